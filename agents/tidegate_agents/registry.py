@@ -1,0 +1,266 @@
+"""What a head knows about its cluster: edges, their subscriptions, publishers.
+
+What always holds:
+
+- a subscription is known under its edge, subscriber and number, and is found by subscriber and pattern as well;
+- every operation costs a constant number of steps, however many subscriptions an edge holds; the digest too is kept up
+  to date rather than computed;
+- a publisher that has not been heard of for long enough is forgotten by `expire_publishers`, oldest first.
+
+`registry_digest` is used by head and edge alike: the sum, modulo 2^64, of the first eight bytes of the SHA-256 of each
+subscription's line `<subscriber> <number> <pattern> <deadline_us> <expires_s>`. A sum does not depend on the order and
+can be changed by one subscription at a time, which a digest over sorted lines can't. It guards against forgetting, not
+against forgery.
+
+Knows nothing of messages, routes or decisions; time is an argument.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from types import MappingProxyType
+
+from tidegate_protocol.messages import Capacity, Subscription
+
+from .placement import EdgeView
+
+Key = tuple[str, int]
+"""Subscriber and number: what names an output queue on its edge."""
+
+
+def key_of(subscription: Subscription) -> Key:
+    """The key under which an edge keeps `subscription`."""
+    return subscription.subscriber, subscription.number
+
+
+class RegistryDigest:
+    """The digest of a set of subscriptions, changed by one at a time."""
+
+    __slots__ = ("_sum", "count")
+
+    def __init__(self, subscriptions: Iterable[Subscription] = ()) -> None:
+        self._sum = 0
+        self.count = 0
+        for subscription in subscriptions:
+            self.add(subscription)
+
+    def add(self, subscription: Subscription) -> None:
+        self._sum = (self._sum + _line_digest(subscription)) % (1 << 64)
+        self.count += 1
+
+    def remove(self, subscription: Subscription) -> None:
+        self._sum = (self._sum - _line_digest(subscription)) % (1 << 64)
+        self.count -= 1
+
+    @property
+    def text(self) -> str:
+        """Sixteen hexadecimal digits."""
+        return f"{self._sum:016x}"
+
+
+def registry_digest(subscriptions: Iterable[Subscription]) -> str:
+    """The digest of all these subscriptions."""
+    return RegistryDigest(subscriptions).text
+
+
+def _line_digest(subscription: Subscription) -> int:
+    s = subscription
+    line = f"{s.subscriber} {s.number} {s.pattern} {s.deadline_us} {s.expires_s}"
+    return int.from_bytes(sha256(line.encode()).digest()[:8], "big")
+
+
+@dataclass(slots=True)
+class EdgeRecord:
+    """One edge as the head sees it."""
+
+    name: str
+    client_url: str = ""
+    link_url: str = ""
+    capacity: Capacity = field(default_factory=Capacity)
+    draining: bool = False
+    alive: bool = False
+    heard_s: float = 0.0
+    settled: bool = False
+    """Whether the edge's own list of subscriptions has been compared with ours since we started."""
+    subscriptions: dict[Key, Subscription] = field(default_factory=dict)
+    patterns: dict[str, int] = field(default_factory=dict)
+    digest: RegistryDigest = field(default_factory=RegistryDigest)
+
+    def view(self) -> EdgeView:
+        """What placement may see. Reads through to this record without copying it."""
+        return EdgeView(self.name, self.capacity, len(self.subscriptions), MappingProxyType(self.patterns))
+
+
+class Registry:
+    """Edges with their subscriptions, indexed by subscriber; publishers with their expiry."""
+
+    def __init__(self) -> None:
+        self.edges: dict[str, EdgeRecord] = {}
+        self._by_pattern: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self._numbers: dict[str, _Numbers] = {}
+        self._publishers: dict[str, float] = {}
+        self._expiries: list[tuple[float, str]] = []
+        self._queued: set[str] = set()
+
+    # Edges
+
+    def edge(self, name: str) -> EdgeRecord:
+        """The record of an edge, made if it is new."""
+        if name not in self.edges:
+            self.edges[name] = EdgeRecord(name)
+        return self.edges[name]
+
+    def forget_edge(self, name: str) -> list[Subscription]:
+        """Drop an edge and all that was known to be on it."""
+        gone = [self.remove(name, *key) for key in sorted(self.edges[name].subscriptions)]
+        del self.edges[name]
+        return [subscription for subscription in gone if subscription is not None]
+
+    # Subscriptions
+
+    def add(self, edge: str, subscription: Subscription) -> Subscription | None:
+        """Enter a subscription; return the one it replaces."""
+        before = self.remove(edge, *key_of(subscription))
+        record = self.edges[edge]
+        record.subscriptions[key_of(subscription)] = subscription
+        record.patterns[subscription.pattern] = record.patterns.get(subscription.pattern, 0) + 1
+        record.digest.add(subscription)
+        place = (edge, subscription.number)
+        self._by_pattern.setdefault((subscription.subscriber, subscription.pattern), set()).add(place)
+        self._numbers.setdefault(subscription.subscriber, _Numbers()).take(subscription.number)
+        return before
+
+    def remove(self, edge: str, subscriber: str, number: int) -> Subscription | None:
+        """Take a subscription out; None if it was not there."""
+        record = self.edges.get(edge)
+        subscription = record.subscriptions.pop((subscriber, number), None) if record else None
+        if record is None or subscription is None:
+            return None
+        record.patterns[subscription.pattern] -= 1
+        if not record.patterns[subscription.pattern]:
+            del record.patterns[subscription.pattern]
+        record.digest.remove(subscription)
+        places = self._by_pattern[subscriber, subscription.pattern]
+        places.discard((edge, number))
+        if not places:
+            del self._by_pattern[subscriber, subscription.pattern]
+        numbers = self._numbers[subscriber]
+        numbers.release(number)
+        if not numbers.used:
+            del self._numbers[subscriber]
+        return subscription
+
+    def get(self, edge: str, key: Key) -> Subscription | None:
+        record = self.edges.get(edge)
+        return record.subscriptions.get(key) if record else None
+
+    def find(self, subscriber: str, pattern: str) -> list[tuple[str, Subscription]]:
+        """Where this subscriber has this pattern: edges in the order of their names. Normally one, or none."""
+        places = self._by_pattern.get((subscriber, pattern), ())
+        return [(edge, self.edges[edge].subscriptions[subscriber, number]) for edge, number in sorted(places)]
+
+    def holders(self, key: Key) -> list[str]:
+        """The edges that hold a subscription of this subscriber and number. Normally one, or none."""
+        return [name for name in sorted(self.edges) if key in self.edges[name].subscriptions]
+
+    def count_of(self, subscriber: str) -> int:
+        """How many subscriptions a subscriber has."""
+        numbers = self._numbers.get(subscriber)
+        return numbers.total if numbers else 0
+
+    def free_number(self, subscriber: str, avoid: frozenset[int] = frozenset()) -> int:
+        """The lowest number that no subscription of this subscriber has and that is not to be avoided."""
+        numbers = self._numbers.get(subscriber, _Numbers())
+        number = numbers.lowest
+        while number in numbers.used or number in avoid:
+            number += 1
+        return number
+
+    def __len__(self) -> int:
+        return sum(len(record.subscriptions) for record in self.edges.values())
+
+    # Publishers
+
+    def publisher_heard(self, publisher: str, until_s: float) -> None:
+        """A publisher showed up; it counts as present until `until_s`."""
+        if publisher not in self._queued:
+            self._queue(publisher, until_s)
+        self._publishers[publisher] = until_s
+
+    def publisher_gone(self, publisher: str) -> bool:
+        return self._publishers.pop(publisher, None) is not None
+
+    def expire_publishers(self, now: float) -> list[str]:
+        """Forget the publishers whose time is over. The heap holds old times: those are put back with the new one."""
+        gone = []
+        while self._expiries and self._expiries[0][0] <= now:
+            _, publisher = heapq.heappop(self._expiries)
+            self._queued.discard(publisher)
+            until_s = self._publishers.get(publisher)
+            if until_s is None:
+                continue
+            if until_s <= now:
+                del self._publishers[publisher]
+                gone.append(publisher)
+            else:
+                self._queue(publisher, until_s)
+        return gone
+
+    def _queue(self, publisher: str, until_s: float) -> None:
+        self._queued.add(publisher)
+        heapq.heappush(self._expiries, (until_s, publisher))
+
+    @property
+    def publishers(self) -> Mapping[str, float]:
+        return MappingProxyType(self._publishers)
+
+    # Checks
+
+    def validate(self) -> None:
+        """Raise AssertionError if an index disagrees with the edges."""
+        everything = [(name, s) for name, record in self.edges.items() for s in record.subscriptions.values()]
+        for record in self.edges.values():
+            assert record.digest.text == registry_digest(record.subscriptions.values()), record.name
+            assert record.digest.count == len(record.subscriptions), record.name
+            counts: dict[str, int] = {}
+            for key, subscription in record.subscriptions.items():
+                assert key == key_of(subscription), key
+                counts[subscription.pattern] = counts.get(subscription.pattern, 0) + 1
+            assert counts == record.patterns, record.name
+        indexed = {(edge, s, p, n) for (s, p), places in self._by_pattern.items() for edge, n in places}
+        assert indexed == {(edge, s.subscriber, s.pattern, s.number) for edge, s in everything}
+        assert sum(n.total for n in self._numbers.values()) == len(everything)
+        assert sorted(self._queued) == sorted(publisher for _, publisher in self._expiries)
+        assert self._publishers.keys() <= self._queued, "a publisher that never expires"
+
+    def __iter__(self) -> Iterator[tuple[str, Subscription]]:
+        for name in sorted(self.edges):
+            for key in sorted(self.edges[name].subscriptions):
+                yield name, self.edges[name].subscriptions[key]
+
+
+class _Numbers:
+    """The numbers in use by one subscriber. Nothing below `lowest` is free."""
+
+    __slots__ = ("lowest", "total", "used")
+
+    def __init__(self) -> None:
+        self.used: dict[int, int] = {}
+        self.total = 0
+        self.lowest = 0
+
+    def take(self, number: int) -> None:
+        self.used[number] = self.used.get(number, 0) + 1
+        self.total += 1
+        while self.lowest in self.used:
+            self.lowest += 1
+
+    def release(self, number: int) -> None:
+        self.used[number] -= 1
+        self.total -= 1
+        if not self.used[number]:
+            del self.used[number]
+            self.lowest = min(self.lowest, number)

@@ -1,0 +1,1 @@
+"""One module per subcommand, each with one click command as its entry."""

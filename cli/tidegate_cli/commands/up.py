@@ -1,0 +1,97 @@
+"""`tidegate up`: a whole cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.topology import Topology
+
+from ..console import json_option, out, print_json, progress, run
+
+
+@click.command("up")
+@click.option(
+    "--topology",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file that names clusters, brokers, capacities and links (docs/operations.md).",
+)
+@click.option("--clusters", type=click.IntRange(1, 16), default=1, show_default=True, help="Clusters, in a chain.")
+@click.option("--edges", type=click.IntRange(1, 32), default=4, show_default=True, help="Edges per cluster.")
+@click.option("--compact", is_flag=True, help="One RabbitMQ with a virtual host per broker: starts fastest.")
+@json_option
+def command(file: Path | None, clusters: int, edges: int, compact: bool, as_json: bool) -> None:
+    """Start a whole cluster on this machine, on real RabbitMQ, and keep it until Ctrl-C.
+
+    Everything it starts and writes is gone afterwards, also if this process is killed.
+    """
+    context = click.get_current_context()
+    if file is not None and any(
+        context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("clusters", "edges")
+    ):
+        raise click.UsageError("--topology says how many clusters and edges there are: leave out --clusters and --edges")
+    topology = Topology.load(file) if file else Topology.simple(clusters=clusters, edges=edges)
+    run(_up(topology, compact, as_json))
+
+
+async def _up(topology: Topology, compact: bool, as_json: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    began = time.monotonic()
+    with progress(quiet=as_json) as report:
+        cluster = EmbeddedCluster(topology, compact=compact, progress=report)
+        async with cluster:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop.set)
+            ready_s = time.monotonic() - began
+            if as_json:
+                print_json(_describe(cluster, ready_s))
+            else:
+                _show(cluster, ready_s)
+            await stop.wait()
+            if not as_json:
+                out().print("Stopping …")
+
+
+def _describe(cluster: EmbeddedCluster, ready_s: float) -> dict[str, Any]:
+    return {
+        "ready_s": round(ready_s, 2),
+        "urls": {name: cluster.url(name) for name in cluster.clusters},
+        "brokers": [
+            {
+                "name": broker.name,
+                "cluster": broker.cluster,
+                "kind": broker.kind,
+                "url": broker.url,
+                "management_url": broker.management_url,
+                "http_url": broker.http_url,
+            }
+            for broker in cluster.brokers.values()
+        ],
+    }
+
+
+def _show(cluster: EmbeddedCluster, ready_s: float) -> None:
+    table = Table(title=f"Ready after {ready_s:.1f} s", title_justify="left")
+    for heading in ("broker", "cluster", "role", "health and metrics"):
+        table.add_column(heading)
+    for broker in cluster.brokers.values():
+        table.add_row(broker.name, broker.cluster, broker.kind, broker.http_url)
+    console = out()
+    console.print(table)
+    first = next(iter(cluster.clusters))
+    console.print("\nIn another terminal:", style="bold")
+    console.print(f"  export TIDEGATE_URL='{cluster.url(first)}'", soft_wrap=True)
+    console.print("  tidegate subscribe 'quake.#' --deadline 1.5")
+    console.print("  tidegate publish quake.alert 'magnitude 6.1'")
+    for name in list(cluster.clusters)[1:]:
+        console.print(f"  cluster {name}: {cluster.url(name)}", soft_wrap=True)
+    console.print("\nCtrl-C stops everything and leaves nothing behind.")

@@ -1,0 +1,25 @@
+"""What the process exits with. The numbers are those of sysexits.h, so that supervisors already know them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Zero is success, two a wrong command line (click's own), the rest is here."""
+
+    OK = 0
+    FAILED = 1
+    """The command ran, and what it checked did not hold (messages lost, a run that is not valid)."""
+    USAGE = 2
+    BAD_INPUT = 65
+    """A topic, pattern, deadline, body or attribute that breaks a rule."""
+    UNAVAILABLE = 69
+    """RabbitMQ or the head's process can't be reached."""
+    INTERNAL = 70
+    """A bug of ours."""
+    NO_PERMISSION = 77
+    """Wrong user or password, or a right that is missing."""
+    BAD_CONFIGURATION = 78
+    """A configuration or topology file, a variable or an option that does not fit."""
+    INTERRUPTED = 130

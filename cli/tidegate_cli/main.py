@@ -1,0 +1,79 @@
+"""Entry point: finds the subcommand, runs it, and turns any error into one clear line and a named exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from . import exit_codes
+from .errors import describe
+
+_COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bench": "Measure side by side: the data plane against what RabbitMQ offers by itself.",
+        "condition": "Shape, stall, cut or reset a broker's links, live.",
+        "demo": "Start a small cluster, let messages flow for half a minute, sum up.",
+        "edge": "Run the process of an edge broker.",
+        "head": "Run the process of a head broker.",
+        "publish": "Publish messages on a topic.",
+        "status": "Show a cluster: its edges, subscriptions and neighbours.",
+        "subscribe": "Receive messages, each with its age against the deadline.",
+        "up": "Start a whole cluster on this machine, on real RabbitMQ.",
+    }
+)
+
+
+class _LazyGroup(click.Group):
+    """Lists subcommands without importing them; importing happens when one is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"tidegate_cli.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="tidegate", prog_name="tidegate")
+def cli() -> None:
+    """Publish/subscribe on RabbitMQ in which every subscription has a deadline.
+
+    Start with `tidegate demo`, or `tidegate up` and then `tidegate publish` and `tidegate subscribe` beside it.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = exit_codes.ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = exit_codes.ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left (`tidegate subscribe … | head`): nobody is there to be told.
+        sys.stderr.close()
+        code = exit_codes.ExitCode.OK
+    except Exception as error:
+        described = describe(error)
+        if described is None:
+            raise
+        click.echo(f"error: {described.text}", err=True)
+        code = described.code
+    sys.exit(int(code or 0))

@@ -1,0 +1,143 @@
+"""What one subscription does with deliveries, whatever brings them: judge, hold, hand over, settle.
+
+    receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
+
+What always holds: a delivery is acknowledged only after its message was settled, by the application in manual mode or
+by hand-over in automatic mode; a duplicate is acknowledged at once unless its original is still unsettled, in which
+case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the prefetch bounds.
+
+The synchronous client calls `receive` and `acknowledgements` in its I/O thread, and the rest in the application's. No
+lock is needed: what both touch are deques (`buffer`, `_settled`), whose ends are safe to use from two threads. Time is
+an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidegate_protocol.form import PUBLISHED_HEADER
+
+from ._delivery import AckLedger, Deduplicator, Verdict
+from ._message import Message
+from ._statistics import Histogram, Statistics
+
+ACK_DELAY_S: Final = 0.05
+"""The longest a settled message waits for others to be acknowledged with it."""
+ACK_SHARE: Final = 8
+"""Acknowledge when this part of the prefetch is settled: often enough never to stall, rarely enough to cost nothing."""
+
+
+class Inbox:
+    """Deliveries of one subscription between RabbitMQ and the application."""
+
+    def __init__(self, deadline_s: float, manual: bool, prefetch: int, streams_max: int) -> None:
+        self.deadline_s = deadline_s
+        self.manual = manual
+        self.prefetch = prefetch
+        self.ack_batch = max(1, prefetch // ACK_SHARE)
+        self.buffer: deque[Message] = deque()
+        self.received = 0
+        self.late = 0
+        self.latencies = Histogram()
+        self._deadline_us = round(deadline_s * 1e6)
+        self._deduplicator = Deduplicator(streams_max)
+        self._unsettled: dict[str, Message] = {}
+        self._settled: deque[Message] = deque()
+        self._ledger = AckLedger(self.ack_batch)
+
+    def attach(self) -> AckLedger:
+        """A new channel delivers from now on; acknowledgements for the one before have become meaningless."""
+        self._ledger.alive = False
+        self._ledger = AckLedger(self.ack_batch)
+        return self._ledger
+
+    def receive(
+        self,
+        ledger: AckLedger,
+        tag: int,
+        topic: str,
+        body: bytes,
+        message_id: str | None,
+        headers: Mapping[str, Any] | None,
+        redelivered: bool,
+        now: float,
+    ) -> bool:
+        """Take a delivery. Returns whether it went into the buffer."""
+        verdict = self._deduplicator.judge(message_id, now)
+        if verdict is Verdict.DUPLICATE:
+            assert message_id is not None
+            original = self._unsettled.get(message_id)
+            if original is None:
+                ledger.settle(tag)
+            else:
+                original.ledgers.append((ledger, tag))
+            return False
+        published = headers.get(PUBLISHED_HEADER) if headers else None
+        published_us = int(published) if isinstance(published, int) and published > 0 else None
+        identity = None if verdict is Verdict.FOREIGN else message_id
+        message = Message(topic, body, identity, headers, redelivered, self.deadline_s, published_us)
+        message.ledgers.append((ledger, tag))
+        if identity is not None:
+            self._unsettled[identity] = message
+        if self.manual:
+            message._settle = self.settle
+        self.buffer.append(message)
+        return True
+
+    def hand_over(self, message: Message, now_s: float) -> Message:
+        """Complete a message at the moment the application gets it; `now_s` is seconds since 1970."""
+        message.received_at = now_s
+        self.received += 1
+        published_us = message.published_us
+        if published_us is not None:
+            age_us = int(now_s * 1e6) - published_us
+            self.latencies.add(age_us)
+            if age_us > self._deadline_us:
+                message.late = True
+                self.late += 1
+        return message
+
+    def settle(self, message: Message) -> None:
+        """The application is done with `message`, or got it in automatic mode."""
+        self._settled.append(message)
+
+    @property
+    def settled_count(self) -> int:
+        """Settled messages that `acknowledgements` has not seen yet."""
+        return len(self._settled)
+
+    def acknowledgements(self) -> list[tuple[int, bool]]:
+        """What to acknowledge now on the current channel, as pairs of tag and "all up to it"."""
+        settled = self._settled
+        for _ in range(len(settled)):
+            message = settled.popleft()
+            if message.id is not None:
+                self._unsettled.pop(message.id, None)
+            for ledger, tag in message.ledgers:
+                if ledger.alive:
+                    ledger.settle(tag)
+        return self._ledger.take()
+
+    @property
+    def owes(self) -> bool:
+        """Whether there may be something to acknowledge."""
+        return bool(self._settled) or self._ledger.owes
+
+    def statistics(self, now: float) -> Statistics:
+        """A snapshot. `now` is the clock that `receive` got."""
+        return Statistics(
+            received=self.received,
+            late=self.late,
+            duplicates=self._deduplicator.duplicates,
+            reordered=self._deduplicator.reordered,
+            missing=self._deduplicator.missing(now),
+            foreign=self._deduplicator.foreign,
+            latency_count=self.latencies.count,
+            latency_mean_s=self.latencies.mean_s(),
+            latency_max_s=self.latencies.max_us / 1e6,
+            latency_p50_s=self.latencies.quantile_s(0.50),
+            latency_p95_s=self.latencies.quantile_s(0.95),
+            latency_p99_s=self.latencies.quantile_s(0.99),
+        )

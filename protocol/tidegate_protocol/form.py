@@ -1,0 +1,70 @@
+"""The public message form: how a publication looks to any AMQP 0-9-1 client.
+
+| what | where |
+| --- | --- |
+| topic | routing key, on the exchange `tidegate.publish` |
+| id | `message_id`: `<publisher>:<topic>:<sequence>` |
+| publish time | header `tidegate-published-us`: whole microseconds since 1970, by the publisher's clock |
+| attributes | all other headers: text, whole numbers, booleans, floating-point numbers |
+| body | opaque bytes |
+| persistence | `delivery_mode` 2 (the default) or 1 |
+
+The time is a whole number because AMQP libraries send floating-point headers with 32 bits, which leaves a resolution
+of two minutes. A message from a client that knows nothing of this has no id and no time: it is delivered all the same,
+and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from .errors import InvalidMessage
+
+PUBLISHED_HEADER: Final = "tidegate-published-us"
+RESERVED_PREFIXES: Final = ("tidegate-", "x-")
+RESERVED_HEADERS: Final = frozenset({"CC", "BCC"})
+BODY_BYTES_MAX: Final = 16 << 20
+BODY_BYTES_DEFAULT: Final = 1 << 20
+ATTRIBUTES_MAX: Final = 64
+ATTRIBUTE_NAME_BYTES_MAX: Final = 128
+ATTRIBUTE_TEXT_BYTES_MAX: Final = 8 << 10
+
+AttributeValue = str | int | float | bool
+Attributes = Mapping[str, AttributeValue]
+
+_INT64: Final = 1 << 63
+
+
+def check_body(body: bytes, limit_bytes: int = BODY_BYTES_DEFAULT) -> bytes:
+    """Return `body` if it is bytes of at most `limit_bytes`; raise `InvalidMessage` otherwise."""
+    if not isinstance(body, bytes):
+        raise InvalidMessage("body", type(body).__name__, "is not bytes", "encode it first, e.g. text.encode()")
+    if len(body) > limit_bytes:
+        raise InvalidMessage(
+            "body", f"{len(body)} bytes", f"is over the limit of {limit_bytes} bytes", "send less, or raise body_limit_bytes"
+        )
+    return body
+
+
+def check_attributes(attributes: Attributes) -> Attributes:
+    """Return `attributes` if every one of them can travel as an AMQP header; raise `InvalidMessage` otherwise."""
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise InvalidMessage("attributes", len(attributes), "are too many", f"use at most {ATTRIBUTES_MAX}")
+    for name, value in attributes.items():
+        _check_attribute(name, value)
+    return attributes
+
+
+def _check_attribute(name: str, value: AttributeValue) -> None:
+    field = f"attributes[{name!r}]"
+    if not isinstance(name, str) or not name or len(name.encode()) > ATTRIBUTE_NAME_BYTES_MAX:
+        raise InvalidMessage(field, name, "is no usable name", f"use text of 1 to {ATTRIBUTE_NAME_BYTES_MAX} bytes")
+    if name.startswith(RESERVED_PREFIXES) or name in RESERVED_HEADERS:
+        raise InvalidMessage(field, name, "is a reserved name", "choose one that does not start with 'tidegate-' or 'x-'")
+    if not isinstance(value, str | int | float):
+        raise InvalidMessage(field, value, f"is of type {type(value).__name__}", "use str, int, float or bool")
+    if isinstance(value, str) and len(value.encode()) > ATTRIBUTE_TEXT_BYTES_MAX:
+        raise InvalidMessage(field, value, "is too long", f"use at most {ATTRIBUTE_TEXT_BYTES_MAX} bytes, or the body")
+    if isinstance(value, int) and not -_INT64 <= value < _INT64:
+        raise InvalidMessage(field, value, "does not fit 64 bits", "send it as text")

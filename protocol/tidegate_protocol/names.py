@@ -1,0 +1,66 @@
+"""Names that several processes must agree on: exchanges, queues and control routing keys.
+
+Nothing here touches a connection; it is the single place where such a name is spelled. The public ones
+(`PUBLISH_EXCHANGE`, the message form in `form.py`) are a contract with foreign AMQP clients and do not change within
+a protocol version.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Data plane, on a head: publishers write here, one ingress exchange per neighbouring head, one queue per link.
+PUBLISH_EXCHANGE: Final = "tidegate.publish"
+INGRESS_PREFIX: Final = "tidegate.ingress."
+LINK_PREFIX: Final = "link."
+
+# Data plane, on an edge: links write here, one queue per subscription.
+DELIVER_EXCHANGE: Final = "tidegate.deliver"
+OUTPUT_PREFIX: Final = "out."
+
+# Control plane, on a head.
+CONTROL_EXCHANGE: Final = "tidegate.control"
+CONTROL_QUEUE_PREFIX: Final = "control."
+HOM_KEY: Final = "hom"
+"""Where clients send requests. Clients know a head's address but not its name, so the key is the same on every head."""
+EVERY_CLIENT_KEY: Final = "client.all"
+
+
+def ingress_exchange(head: str) -> str:
+    """The exchange that receives what the neighbouring head `head` forwards."""
+    return INGRESS_PREFIX + head
+
+
+def link_queue(target: str) -> str:
+    """The queue on a head that holds what waits to be forwarded to the broker `target`."""
+    return LINK_PREFIX + target
+
+
+def output_queue(subscriber: str, number: int) -> str:
+    """The queue on an edge that holds what waits for one subscription."""
+    return f"{OUTPUT_PREFIX}{subscriber}.{number}"
+
+
+def control_queue(broker: str) -> str:
+    """The queue on a head's RabbitMQ from which the process of `broker` takes control messages."""
+    return CONTROL_QUEUE_PREFIX + broker
+
+
+def broker_key(broker: str) -> str:
+    """Control messages for one broker."""
+    return f"broker.{broker}"
+
+
+def client_key(client: str) -> str:
+    """Control messages for one client."""
+    return f"client.{client}"
+
+
+def pie_local_key(cluster: str) -> str:
+    """Load reports of the brokers of one cluster."""
+    return f"pie.local.{cluster}"
+
+
+def pie_global_key(cluster: str) -> str:
+    """Load reports that one cluster sends to its neighbours."""
+    return f"pie.global.{cluster}"
