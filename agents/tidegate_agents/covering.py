@@ -148,7 +148,9 @@ class CoveringSet:
         """Raise AssertionError if the covering set is not what it has to be. Quadratic: for tests."""
         maximal = self.maximal
         assert all(count > 0 for count in self._counts.values()), "a pattern counted zero times"
-        assert maximal | self._witness.keys() == self._counts.keys(), "a pattern neither maximal nor below one"
+        assert maximal | self._witness.keys() == self._counts.keys(), (
+            "a pattern neither maximal nor below one"
+        )
         assert not maximal & self._witness.keys(), "a pattern both maximal and below one"
         assert self._below.keys() == maximal, "patterns hang below something that is not maximal"
         for pattern, witness in self._witness.items():
@@ -156,7 +158,9 @@ class CoveringSet:
             assert covers(witness, pattern), f"{pattern} hangs below {witness}, which does not cover it"
             assert pattern > witness or not covers(pattern, witness), f"{pattern} should stand for {witness}"
         for pattern in maximal:
-            assert not any(covers(other, pattern) for other in maximal if other != pattern), f"{pattern} is covered"
+            assert not any(covers(other, pattern) for other in maximal if other != pattern), (
+                f"{pattern} is covered"
+            )
 
 
 def _net(entered: set[str], left: set[str]) -> CoverChange:

@@ -108,6 +108,11 @@ class ActionFailed:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The process is about to end: say goodbye and start nothing new. RabbitMQ goes on without it."""
+
+
 Event = (
     Started
     | MessageReceived
@@ -119,6 +124,7 @@ Event = (
     | OutputDeleted
     | OutputsListed
     | ActionFailed
+    | StopRequested
 )
 
 

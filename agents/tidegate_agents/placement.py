@@ -68,7 +68,7 @@ class EdgeView:
     name: str
     capacity: Capacity = field(default_factory=Capacity)
     subscriptions: int = 0
-    patterns: Mapping[str, int] = MappingProxyType({})
+    patterns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,9 @@ def place(
     elif len(candidates) == 1 and not rejected:
         reason = PlacementReason.ONLY_EDGE
     shortened = dict(sorted(rejected.items())[:REJECTED_MAX])
-    return Placement(chosen.name, Decision("placement", pattern, f"{reason}: {chosen.name}", numbers, shortened))
+    return Placement(
+        chosen.name, Decision("placement", pattern, f"{reason}: {chosen.name}", numbers, shortened)
+    )
 
 
 def _apart_from_correlated(
@@ -189,7 +191,9 @@ class _Offered:
     messages: float
 
 
-def _offered(patterns: Mapping[str, int], subscriptions: int, expected: Mapping[str, ExpectedLoad]) -> _Offered:
+def _offered(
+    patterns: Mapping[str, int], subscriptions: int, expected: Mapping[str, ExpectedLoad]
+) -> _Offered:
     """The load of an edge: each message comes in once per pattern and goes out once per subscription.
 
     A subscription to a pattern of which no load is known counts as an average one: nobody publishing yet does not mean

@@ -11,7 +11,7 @@
     │   ├── RabbitTooOld                below the oldest supported version   (.version)
     │   ├── PluginMissing               a plugin is not enabled              (.plugin)
     │   └── RabbitBadAnswer             an answer that makes no sense here
-    └── (TopologyError and others of the embedded cluster are at the end of this file)
+    └── (TopologyError and EmbeddedError: their tree is drawn at the end of this file)
 
 Every message says what is wrong and what to do, and none of them holds a password: `where` is a redacted address.
 """
@@ -121,3 +121,107 @@ class PluginMissing(RabbitError):
 
 class RabbitBadAnswer(RabbitError):
     """An answer that makes no sense here, e.g. from another kind of server."""
+
+
+# Topology and embedded cluster
+#
+#     BrokerError
+#     ├── TopologyError               a topology that does not fit         (.source, .place, .problem, .remedy)
+#     └── EmbeddedError               an embedded cluster that can't run   (.problem, .remedy, .logs)
+#         ├── RabbitNotInstalled          no RabbitMQ, or one without a plugin it should come with
+#         ├── ClientPortTaken             a fixed port of the topology is in use     (.broker, .port)
+#         ├── ChildDied                   a child process ended while starting       (.child, .tail)
+#         ├── StartTimedOut               a child process did not become ready       (.child, .waited_s, .tail)
+#         ├── GuardianLost                the guardian of the launch ended or refused
+#         └── ConditionerRefused          a link conditioner refused a command       (.broker)
+
+
+class TopologyError(BrokerError):
+    """A topology that can't be built."""
+
+    exit_code = EX_CONFIG
+
+    def __init__(self, source: str, place: str, problem: str, remedy: str) -> None:
+        self.source = source
+        self.place = place
+        self.problem = problem
+        self.remedy = remedy
+        where = f"{source}, {place}" if place else source
+        super().__init__(f"topology {where}: {problem}; {remedy}")
+
+
+class EmbeddedError(BrokerError):
+    """An embedded cluster that can't start or go on. `logs` is the directory that was kept, if one was."""
+
+    exit_code = EX_UNAVAILABLE
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        self.logs: str | None = None
+        super().__init__(problem, remedy)
+
+    def __str__(self) -> str:
+        kept = f" (logs are kept in {self.logs})" if self.logs else ""
+        return f"{self.problem}; {self.remedy}{kept}"
+
+
+class RabbitNotInstalled(EmbeddedError):
+    """No RabbitMQ on this machine, or one that lacks a plugin of the standard distribution."""
+
+    exit_code = EX_CONFIG
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, "run 'make setup', or install it with: apt-get install rabbitmq-server")
+
+
+class ClientPortTaken(EmbeddedError):
+    """A fixed port that the topology asks for is in use."""
+
+    exit_code = EX_CONFIG
+
+    def __init__(self, broker: str, port: int, problem: str) -> None:
+        self.broker = broker
+        self.port = port
+        super().__init__(
+            f"port {port} of broker {broker} can't be used ({problem})",
+            "choose another port in the topology, or leave it out for a free one",
+        )
+
+
+class ChildDied(EmbeddedError):
+    """A RabbitMQ node, a broker process or a link conditioner that ended while it was starting."""
+
+    def __init__(self, child: str, code: int, tail: str) -> None:
+        self.child = child
+        self.tail = tail
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        super().__init__(f"{child} {how} while starting. Its last words:\n{tail}\n", "read its log")
+
+
+class StartTimedOut(EmbeddedError):
+    """A child process that runs but does not become ready."""
+
+    def __init__(self, child: str, waited_s: float, tail: str) -> None:
+        self.child = child
+        self.waited_s = waited_s
+        self.tail = tail
+        super().__init__(
+            f"{child} was not ready after {waited_s:g} s. Its last words:\n{tail}\n",
+            "read its log, and try again on a less busy machine",
+        )
+
+
+class GuardianLost(EmbeddedError):
+    """The process that owns all others of a launch ended, or could not do what it was asked."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the guardian of the embedded cluster {problem}", "start the cluster again")
+
+
+class ConditionerRefused(EmbeddedError):
+    """A link conditioner that did not understand a command."""
+
+    def __init__(self, broker: str, problem: str) -> None:
+        self.broker = broker
+        super().__init__(f"the link conditioner of {broker} refused: {problem}", "correct the command")

@@ -19,7 +19,7 @@ DEFAULT_USER: Final = "guest"
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """`scheme://user:password@host:port/vhost`; the virtual host is None where the address names none."""
+    """`scheme://user:password@host:port/vhost`; the virtual host is RabbitMQ's default where the address names none."""
 
     scheme: str
     host: str
@@ -37,7 +37,9 @@ class ServerUrl:
         except ValueError:
             raise ValueError("is not a URL with a numeric port") from None
         if parts.scheme not in DEFAULT_PORTS:
-            raise ValueError(f"has the scheme {parts.scheme!r} instead of one of {', '.join(sorted(DEFAULT_PORTS))}")
+            raise ValueError(
+                f"has the scheme {parts.scheme!r} instead of one of {', '.join(sorted(DEFAULT_PORTS))}"
+            )
         if not parts.hostname:
             raise ValueError("names no host")
         path = parts.path[1:]
@@ -69,7 +71,9 @@ class ServerUrl:
     @property
     def credentials(self) -> tuple[str, str]:
         """User and password; RabbitMQ's own default where the address has none."""
-        return self.user or DEFAULT_USER, self.password if self.password is not None else DEFAULT_USER
+        if self.user is None:
+            return DEFAULT_USER, DEFAULT_USER
+        return self.user, self.password or ""
 
     def with_credentials_of(self, other: ServerUrl) -> ServerUrl:
         """This address, with the other's user and password where it has none of its own."""
@@ -82,7 +86,9 @@ class ServerUrl:
         return f"ServerUrl({self})"
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: Callable[[Any], Any]
+    ) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
             cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
         )

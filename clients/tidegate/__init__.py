@@ -1,0 +1,72 @@
+"""The SDK: publish and subscribe, with a deadline on every subscription.
+
+    from tidegate import Publisher, Subscriber            # threads, on pika
+    from tidegate import AsyncPublisher, AsyncSubscriber  # asyncio, on aio-pika
+
+What is not listed in `__all__` is private and may change.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from ._async_publisher import AsyncPublisher, AsyncReceipt
+from ._async_subscriber import AsyncSubscriber, AsyncSubscription
+from ._config import Backoff, Limits, Timeouts
+from ._errors import (
+    AccessRefused,
+    Closed,
+    ConnectionFailed,
+    ConnectionLost,
+    HeadSilent,
+    InvalidMessage,
+    InvalidName,
+    InvalidTopic,
+    InvalidUrl,
+    InvalidValue,
+    NotConfirmed,
+    PeerError,
+    Refused,
+    TidegateError,
+    TimedOut,
+    UnexpectedReply,
+)
+from ._message import Message
+from ._statistics import Statistics
+from ._sync_publisher import Publisher, Receipt
+from ._sync_subscriber import Subscriber, Subscription
+
+__version__ = version("tidegate")
+
+__all__ = [
+    "AccessRefused",
+    "AsyncPublisher",
+    "AsyncReceipt",
+    "AsyncSubscriber",
+    "AsyncSubscription",
+    "Backoff",
+    "Closed",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "HeadSilent",
+    "InvalidMessage",
+    "InvalidName",
+    "InvalidTopic",
+    "InvalidUrl",
+    "InvalidValue",
+    "Limits",
+    "Message",
+    "NotConfirmed",
+    "PeerError",
+    "Publisher",
+    "Receipt",
+    "Refused",
+    "Statistics",
+    "Subscriber",
+    "Subscription",
+    "TidegateError",
+    "TimedOut",
+    "Timeouts",
+    "UnexpectedReply",
+    "__version__",
+]

@@ -1,8 +1,7 @@
 """Small value objects: limits, time-outs, backoff, and the address of a RabbitMQ.
 
-Everything here is frozen and checked on construction, so that a client never meets a bad option later than at its
-creation. Nothing here reads the environment or opens a connection.
-"""
+Everything here is frozen and checked on construction, so that a client never meets a bad option later than at
+its creation. Nothing here reads the environment or opens a connection."""
 
 from __future__ import annotations
 
@@ -36,8 +35,11 @@ class Limits:
     publish_attempts: int = 20
     """How often a publication that RabbitMQ rejects (a full link) is sent before its receipt fails."""
     prefetch: int = 1_000
-    """Messages under way to one subscription. A prefetch of at least 2·λ·(deadline + round trip) never throttles: 1,000
-    carries 250 messages/s at a deadline of 1.5 s over half a second, and costs at most a thousand bodies of memory."""
+    """Messages under way to one subscription.
+
+    A prefetch of at least 2·λ·(deadline + round trip) never throttles: 1,000 carries 250 messages/s at a
+    deadline of 1.5 s over half a second, and costs at most a thousand bodies of memory.
+    """
     streams: int = 20_000
     """Pairs of publisher and topic whose sequence is followed; the least recently seen is forgotten first."""
 
@@ -71,7 +73,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays between attempts: exponential, bounded, with jitter so that a crowd does not come back at once."""
+    """Delays between attempts: exponential, bounded, with jitter so that no crowd comes back at once."""
 
     first_s: float = 0.1
     factor: float = 2.0
@@ -84,7 +86,7 @@ class Backoff:
         _check_range("backoff.jitter", self.jitter, 1)
 
     def delay_s(self, attempt: int, chance: float) -> float:
-        """How long to wait before attempt number `attempt` (from 0); `chance` is a random number in [0, 1)."""
+        """How long to wait before attempt `attempt` (from 0); `chance` is a random number in [0, 1)."""
         # The exponent is capped because a float overflows long before a patient client gives up.
         full_s = min(self.limit_s, self.first_s * self.factor ** min(attempt, 60))
         return full_s * (1 - self.jitter * chance)
@@ -106,23 +108,33 @@ class Address:
     def parse(cls, url: str) -> Address:
         """Read a URL; raise `InvalidUrl` that says which part is wrong."""
         if not isinstance(url, str):
-            raise InvalidUrl("url", type(url).__name__, "is not text", "write amqp://user:password@host:5672/vhost")
+            raise InvalidUrl(
+                "url", type(url).__name__, "is not text", "write amqp://user:password@host:5672/vhost"
+            )
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise InvalidUrl("url", _censored(url), str(error), "write amqp://user:password@host:5672/vhost") from None
+            raise InvalidUrl(
+                "url", _censored(url), str(error), "write amqp://user:password@host:5672/vhost"
+            ) from None
         if parts.scheme not in DEFAULT_PORTS:
-            raise InvalidUrl("url", _censored(url), f"has the scheme {parts.scheme!r}", "use amqp:// or amqps://")
+            raise InvalidUrl(
+                "url", _censored(url), f"has the scheme {parts.scheme!r}", "use amqp:// or amqps://"
+            )
         if not parts.hostname:
-            raise InvalidUrl("url", _censored(url), "has no host", "write amqp://user:password@host:5672/vhost")
+            raise InvalidUrl(
+                "url", _censored(url), "has no host", "write amqp://user:password@host:5672/vhost"
+            )
         if port == 0:
             raise InvalidUrl("url", _censored(url), "has port 0", "leave it out or use a number up to 65535")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = sorted(set(options) - TLS_OPTIONS)
         if unknown:
             known = ", ".join(sorted(TLS_OPTIONS))
-            raise InvalidUrl("url", _censored(url), f"has the unknown option {unknown[0]!r}", f"known are {known}")
+            raise InvalidUrl(
+                "url", _censored(url), f"has the unknown option {unknown[0]!r}", f"known are {known}"
+            )
         path = parts.path[1:]
         if "/" in path:
             raise InvalidUrl("url", _censored(url), "has a slash in the virtual host", "write it as %2F")
@@ -170,7 +182,9 @@ def _check_positive(options: Limits | Timeouts | Backoff) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise InvalidValue(f"{group}.{option.name}", value, "is not a positive number", "use a number above 0")
+            raise InvalidValue(
+                f"{group}.{option.name}", value, "is not a positive number", "use a number above 0"
+            )
 
 
 def _check_range(name: str, value: float, limit: float) -> None:

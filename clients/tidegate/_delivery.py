@@ -1,20 +1,21 @@
 """Exactly once to the application: which deliveries are new, and which may be acknowledged.
 
-A cut link makes a shovel send again, a publisher that reconnects publishes again, RabbitMQ redelivers what was not
-acknowledged. So duplicates and backward steps are everyday events, and the `Deduplicator` is always on. Per publisher
-and topic it keeps a watermark (one above the highest sequence seen) and the gaps below it, as intervals:
+A cut link makes a shovel send again, a publisher that reconnects publishes again, RabbitMQ redelivers what
+was not acknowledged. So duplicates and backward steps are everyday events, and the `Deduplicator` is always
+on. Per publisher and topic it keeps a watermark (one above the highest sequence seen) and the gaps below it,
+as intervals:
 
 - at the watermark or above: new; what was skipped becomes a gap;
 - below it, in a gap: late but wanted; it is delivered, counted as reordered, and the gap shrinks;
 - below it, in no gap: a duplicate.
 
-What was published before the first message seen of a publisher is a gap too, because the first messages may be the ones
-that were reordered; but nobody owes it to us, so it is never counted as missing. A gap that stays open for
-`GAP_AGE_S` counts as missing; should it be filled after all, it is delivered and no longer counts.
+What was published before the first message seen of a publisher is a gap too, because the first messages may
+be the ones that were reordered; but nobody owes it to us, so it is never counted as missing. A gap that stays
+open for `GAP_AGE_S` counts as missing; should it be filled after all, it is delivered and no longer counts.
 
-Neither class knows queues, consumers or connections. A ledger belongs to one channel and dies with it; the deduplicator
-outlives them all, so that a subscription can be moved to another queue without forgetting anything. Time is an argument.
-"""
+Neither class knows queues, consumers or connections. A ledger belongs to one channel and dies with it; the
+deduplicator outlives them all, so that a subscription can be moved to another queue without forgetting
+anything. Time is an argument."""
 
 from __future__ import annotations
 
@@ -26,9 +27,13 @@ from typing import Final
 from tidegate_protocol.ids import MessageId
 
 GAPS_MAX: Final = 64
-"""Gaps kept per publisher and topic. The oldest is given up for the newest, and what it lacks counts as missing."""
+"""Gaps kept per publisher and topic.
+
+The oldest is given up for the newest, and what it lacks counts as missing.
+"""
 GAP_AGE_S: Final = 30.0
-"""Longer than any reconnect of a link takes (shovels try every second) with room for a restart of RabbitMQ."""
+"""Longer than any reconnect of a link takes (shovels try every second) with room for a restart of RabbitMQ.
+"""
 
 
 class Verdict(Enum):
@@ -47,7 +52,8 @@ class Stream:
 
     def __init__(self, first_sequence: int) -> None:
         self.next_sequence = first_sequence + 1
-        # Parallel lists of disjoint intervals [start, end), ascending. opened_at is None for what nobody owes us.
+        # Parallel lists of disjoint intervals [start, end), ascending. opened_at is None for what nobody owes
+        # us.
         self.starts: list[int] = [0] if first_sequence else []
         self.ends: list[int] = [first_sequence] if first_sequence else []
         self.opened_at: list[float | None] = [None] if first_sequence else []
@@ -165,11 +171,10 @@ class Deduplicator:
 class AckLedger:
     """Delivery tags of one channel: which are settled, and what to acknowledge in bulk.
 
-    RabbitMQ numbers the deliveries of a channel 1, 2, 3 … One acknowledgement "up to tag n" stands for all before it,
-    so the ledger follows the highest tag below which everything is settled. An application that settles in another order
-    and keeps one message for long would fill the prefetch with what it has settled; from `singles_at` such messages
-    on, they are acknowledged one by one.
-    """
+    RabbitMQ numbers the deliveries of a channel 1, 2, 3 … One acknowledgement "up to tag n" stands for all
+    before it, so the ledger follows the highest tag below which everything is settled. An application that
+    settles in another order and keeps one message for long would fill the prefetch with what it has settled;
+    from `singles_at` such messages on, they are acknowledged one by one."""
 
     __slots__ = ("_ahead", "_bulk", "_contiguous", "_done_singly", "_sent", "_singles_at", "alive")
 
@@ -220,7 +225,8 @@ class AckLedger:
             tag = self._contiguous + 1
             if tag in self._ahead:
                 self._ahead.discard(tag)
-                # RabbitMQ takes a tag that was acknowledged before for an error, so a bulk never ends with one.
+                # RabbitMQ takes a tag that was acknowledged before for an error, so a bulk never ends with
+                # one.
                 self._bulk = tag
             elif tag in self._done_singly:
                 self._done_singly.discard(tag)

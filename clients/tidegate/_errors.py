@@ -18,9 +18,8 @@
         ├── HeadSilent                  RabbitMQ is there, the head's process is not    .address
         └── NotConfirmed                a publication was not confirmed    .id .attempts .problem
 
-The branch of `InvalidValue` comes from `tidegate_protocol`, because both sides apply the same rules. A URL inside an
-error never shows its password.
-"""
+The branch of `InvalidValue` comes from `tidegate_protocol`, because both sides apply the same rules. A URL
+inside an error never shows its password."""
 
 from __future__ import annotations
 
@@ -80,7 +79,10 @@ class AccessRefused(ConnectionFailed):
 
 
 class ConnectionLost(ConnectionFailed):
-    """A connection that was there went away. The client reconnects by itself; this ends only what was under way."""
+    """A connection that was there went away.
+
+    The client reconnects by itself; this ends only what was under way.
+    """
 
     remedy = "the client reconnects by itself"
 
@@ -124,7 +126,9 @@ class HeadSilent(TimedOut):
     """The head's RabbitMQ can be reached, but no head process answers there."""
 
     def __init__(self, address: str, timeout_s: float, problem: str) -> None:
-        super().__init__(f"an answer from the head at {address} ({problem}; is `tidegate head` running?)", timeout_s)
+        super().__init__(
+            f"an answer from the head at {address} ({problem}; is `tidegate head` running?)", timeout_s
+        )
         self.address = address
         self.problem = problem
 

@@ -2,19 +2,19 @@
 
     receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
 
-What always holds: a delivery is acknowledged only after its message was settled, by the application in manual mode or
-by hand-over in automatic mode; a duplicate is acknowledged at once unless its original is still unsettled, in which
-case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the prefetch bounds.
+What always holds: a delivery is acknowledged only after its message was settled, by the application in manual
+mode or by hand-over in automatic mode; a duplicate is acknowledged at once unless its original is still
+unsettled, in which case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the
+prefetch bounds.
 
-The synchronous client calls `receive` and `acknowledgements` in its I/O thread, and the rest in the application's. No
-lock is needed: what both touch are deques (`buffer`, `_settled`), whose ends are safe to use from two threads. Time is
-an argument.
-"""
+The synchronous client calls `receive` and `acknowledgements` in its I/O thread, and the rest in the
+application's. No lock is needed: what both touch are deques (`buffer`, `_settled`), whose ends are safe to
+use from two threads. Time is an argument."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tidegate_protocol.form import PUBLISHED_HEADER
@@ -26,7 +26,9 @@ from ._statistics import Histogram, Statistics
 ACK_DELAY_S: Final = 0.05
 """The longest a settled message waits for others to be acknowledged with it."""
 ACK_SHARE: Final = 8
-"""Acknowledge when this part of the prefetch is settled: often enough never to stall, rarely enough to cost nothing."""
+"""Acknowledge when this part of the prefetch is settled: often enough never to stall, rarely enough to cost
+nothing.
+"""
 
 
 class Inbox:
@@ -41,6 +43,9 @@ class Inbox:
         self.received = 0
         self.late = 0
         self.latencies = Histogram()
+        self.on_settled: Callable[[], None] = _nothing
+        """Called when the application settled a message in manual mode; the client sends it on to the engine.
+        """
         self._deadline_us = round(deadline_s * 1e6)
         self._deduplicator = Deduplicator(streams_max)
         self._unsettled: dict[str, Message] = {}
@@ -102,6 +107,8 @@ class Inbox:
     def settle(self, message: Message) -> None:
         """The application is done with `message`, or got it in automatic mode."""
         self._settled.append(message)
+        if self.manual:
+            self.on_settled()
 
     @property
     def settled_count(self) -> int:
@@ -141,3 +148,7 @@ class Inbox:
             latency_p95_s=self.latencies.quantile_s(0.95),
             latency_p99_s=self.latencies.quantile_s(0.99),
         )
+
+
+def _nothing() -> None:
+    """Until a client is interested."""

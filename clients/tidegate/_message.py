@@ -1,8 +1,8 @@
 """A message as the application sees it.
 
-Created when a delivery comes in, completed when it is handed over: only then is it known how old it is and whether it
-is late. It knows the ledger of the channel it came by, so that its acknowledgement can never go to another channel.
-"""
+Created when a delivery comes in, completed when it is handed over: only then is it known how old it is and
+whether it is late. It knows the ledger of the channel it came by, so that its acknowledgement can never go to
+another channel."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ What always holds:
 - a publication is in exactly one place: waiting, in flight, rejected, or settled;
 - at most `window` publications (or one larger than `window_bytes`) are unsettled;
 - what was in flight when a channel was lost is sent again before anything newer, in the order of publishing;
-- while rejected publications wait to be sent again, nothing newer is sent, so that a link which is full for a moment
-  disturbs the order as little as a pipeline allows.
+- while rejected publications wait to be sent again, nothing newer is sent, so that a link which is full for a
+  moment disturbs the order as little as a pipeline allows.
 
-The machine has no clock and no connection: time is an argument, and whoever runs it writes what `take` returns.
-"""
+The machine has no clock and no connection: time is an argument, and whoever runs it writes what `take`
+returns."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ class PublishingMachine:
         self._rejected: list[Publication] = []
         self._rejected_until = 0.0
         self._next_tag = 1
+        self._failure: NotConfirmed | None = None
 
     def draft(
         self, topic: str, body: bytes, attributes: Mapping[str, AttributeValue] | None, persistent: bool
@@ -101,7 +102,9 @@ class PublishingMachine:
         if topic not in self.topics:
             check_topic(topic)
             if len(self.topics) >= self._limits.topics:
-                raise InvalidValue("topic", topic, f"is one more than {self._limits.topics}", "raise limits.topics")
+                raise InvalidValue(
+                    "topic", topic, f"is one more than {self._limits.topics}", "raise limits.topics"
+                )
         check_body(body, self._limits.body_bytes)
         encoded = encode_attributes(check_attributes(attributes)) if attributes else b""
         return Draft(topic, body, encoded, persistent)
@@ -119,6 +122,27 @@ class PublishingMachine:
     @property
     def unsettled(self) -> int:
         return self._unsettled
+
+    @property
+    def has_rejected(self) -> bool:
+        return bool(self._rejected)
+
+    @property
+    def last_order(self) -> int:
+        """The number of the youngest publication."""
+        return self._order
+
+    def settled_up_to(self, order: int) -> bool:
+        """Whether every publication up to number `order` is settled."""
+        if not self._unsettled:
+            return True
+        places = (self._waiting, self._in_flight.values(), self._rejected)
+        return all(publication.order > order for place in places for publication in place)
+
+    def take_failure(self) -> NotConfirmed | None:
+        """The first publication that failed since this was last asked."""
+        failure, self._failure = self._failure, None
+        return failure
 
     def admit(self, draft: Draft, now_us: int) -> Publication:
         """Give a publication its number and a place in the window."""
@@ -138,7 +162,8 @@ class PublishingMachine:
     def take(self, now: float) -> list[Publication]:
         """What to write to the channel now, in this order."""
         if self._rejected:
-            # Those in flight are settled within a round trip; then the rejected ones can go back where they belong.
+            # Those in flight are settled within a round trip; then the rejected ones can go back where they
+            # belong.
             if self._in_flight or now < self._rejected_until:
                 return []
             self._waiting.extendleft(sorted(self._rejected, key=_order, reverse=True))
@@ -152,7 +177,9 @@ class PublishingMachine:
         return taken
 
     def due_in_s(self, now: float) -> float | None:
-        """When `take` should be called again although nothing happens; None if only an event can make a difference."""
+        """When `take` should be called again although nothing happens; None if only an event can make a
+        difference.
+        """
         if not self._rejected or self._in_flight:
             return None
         return max(0.0, self._rejected_until - now)
@@ -181,7 +208,10 @@ class PublishingMachine:
         return sum(1 for publication in self._pop_up_to(tag) if self._settle(publication))
 
     def nacked(self, tag: int, multiple: bool, now: float, chance: float) -> int:
-        """RabbitMQ rejected. Try again after a pause, up to a bound. Returns how many have failed for good."""
+        """RabbitMQ rejected. Try again after a pause, up to a bound.
+
+        Returns how many have failed for good.
+        """
         single = self._in_flight.pop(tag, None) if not multiple else None
         rejected = self._pop_up_to(tag) if multiple else [single] if single is not None else []
         failed = 0
@@ -224,7 +254,8 @@ class PublishingMachine:
             tags.append(candidate)
         return [self._in_flight.pop(candidate) for candidate in tags]
 
-    def _settle(self, publication: Publication, error: Exception | None = None) -> bool:
+    def _settle(self, publication: Publication, error: NotConfirmed | None = None) -> bool:
+        self._failure = self._failure or error
         self._unsettled -= 1
         self._bytes -= len(publication.body)
         publication.settle(error)

@@ -1,8 +1,8 @@
 """Latency statistics of one subscription, in a fixed amount of memory.
 
-Latencies go into a histogram whose buckets grow with the value: 32 to each doubling, so that a quantile is right to
-about 3 % from a microsecond to days. Adding one is a handful of integer operations; nothing here reads a clock.
-"""
+Latencies go into a histogram whose buckets grow with the value: 32 to each doubling, so that a quantile is
+right to about 3 % from a microsecond to days. Adding one is a handful of integer operations; nothing here
+reads a clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _BUCKETS: Final = (40 - _STEPS_BITS + 1) * _STEPS
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What one subscription has seen so far. Latencies are from publishing to hand-over to the application."""
+    """What one subscription has seen so far.
+
+    Latencies are from publishing to hand-over to the application.
+    """
 
     received: int
     late: int

@@ -1,10 +1,10 @@
-"""The public message form as bytes: content properties with their header table, and the frames of a publication.
+"""The public message form as bytes: content properties with their header table, and the frames of a
+publication.
 
-Both AMQP libraries would lose a floating-point attribute: pamqp sends it with 32 bits, pika can't send it and cuts a
-received one down to a whole number. So attributes are encoded here, once for both, a float always as an AMQP double
-and a whole number always with 64 bits; and pika's connection decodes headers with `decode_properties`. Everything here
-is a pure function of its arguments.
-"""
+Both AMQP libraries would lose a floating-point attribute: pamqp sends it with 32 bits, pika can't send it and
+cuts a received one down to a whole number. So attributes are encoded here, once for both, a float always as
+an AMQP double and a whole number always with 64 bits; and pika's connection decodes headers with
+`decode_properties`. Everything here is a pure function of its arguments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def encode_attributes(attributes: Mapping[str, AttributeValue]) -> bytes:
 
 
 def encode_properties(message_id: str, published_us: int, attributes: bytes, persistent: bool) -> bytes:
-    """Content properties of a publication: flags, header table, delivery mode, id, and the time in whole seconds."""
+    """Content properties of a publication: flags, header table, delivery mode, id, and the time in whole
+    seconds.
+    """
     table = _PUBLISHED_NAME + _tagged_int64.pack(b"l", published_us) + attributes
     encoded_id = message_id.encode()
     return b"".join(
@@ -94,7 +96,9 @@ def frames(channel: int, publish: bytes, properties: bytes, body: bytes, frame_m
 
 
 def split_headers(headers: Mapping[str, Any] | None) -> tuple[int | None, dict[str, AttributeValue]]:
-    """Publish time in microseconds, and the attributes: what a foreign client put there beside them is left out."""
+    """Publish time in microseconds, and the attributes: what a foreign client put there beside them is left
+    out.
+    """
     published_us: int | None = None
     attributes: dict[str, AttributeValue] = {}
     for name, value in (headers or {}).items():
@@ -173,7 +177,8 @@ def _decode_value(data: bytes, offset: int) -> tuple[Any, int]:
     form = _FIXED.get(kind)
     if form is not None:
         values = form.unpack_from(data, offset)
-        # A decimal is scale and digits. Nobody may have it as an attribute, so the pair is as good as the number.
+        # A decimal is scale and digits. Nobody may have it as an attribute, so the pair is as good as the
+        # number.
         return (values[0] if len(values) == 1 else values), offset + form.size
     if kind == "V":
         return None, offset

@@ -29,6 +29,8 @@ BODY_BYTES_DEFAULT: Final = 1 << 20
 ATTRIBUTES_MAX: Final = 64
 ATTRIBUTE_NAME_BYTES_MAX: Final = 128
 ATTRIBUTE_TEXT_BYTES_MAX: Final = 8 << 10
+ATTRIBUTES_BYTES_MAX: Final = 64 << 10
+"""All names and values together: AMQP can't split headers, and a frame holds 128 KiB unless configured otherwise."""
 
 AttributeValue = str | int | float | bool
 Attributes = Mapping[str, AttributeValue]
@@ -51,20 +53,30 @@ def check_attributes(attributes: Attributes) -> Attributes:
     """Return `attributes` if every one of them can travel as an AMQP header; raise `InvalidMessage` otherwise."""
     if len(attributes) > ATTRIBUTES_MAX:
         raise InvalidMessage("attributes", len(attributes), "are too many", f"use at most {ATTRIBUTES_MAX}")
-    for name, value in attributes.items():
-        _check_attribute(name, value)
+    size = sum(_check_attribute(name, value) for name, value in attributes.items())
+    if size > ATTRIBUTES_BYTES_MAX:
+        remedy = f"use at most {ATTRIBUTES_BYTES_MAX} in all, or the body"
+        raise InvalidMessage("attributes", f"{size} bytes", "are too large", remedy)
     return attributes
 
 
-def _check_attribute(name: str, value: AttributeValue) -> None:
+def _check_attribute(name: str, value: AttributeValue) -> int:
     field = f"attributes[{name!r}]"
-    if not isinstance(name, str) or not name or len(name.encode()) > ATTRIBUTE_NAME_BYTES_MAX:
+    if not isinstance(name, str) or not name or _utf8_length(field, name) > ATTRIBUTE_NAME_BYTES_MAX:
         raise InvalidMessage(field, name, "is no usable name", f"use text of 1 to {ATTRIBUTE_NAME_BYTES_MAX} bytes")
     if name.startswith(RESERVED_PREFIXES) or name in RESERVED_HEADERS:
         raise InvalidMessage(field, name, "is a reserved name", "choose one that does not start with 'tidegate-' or 'x-'")
     if not isinstance(value, str | int | float):
         raise InvalidMessage(field, value, f"is of type {type(value).__name__}", "use str, int, float or bool")
-    if isinstance(value, str) and len(value.encode()) > ATTRIBUTE_TEXT_BYTES_MAX:
+    if isinstance(value, str) and _utf8_length(field, value) > ATTRIBUTE_TEXT_BYTES_MAX:
         raise InvalidMessage(field, value, "is too long", f"use at most {ATTRIBUTE_TEXT_BYTES_MAX} bytes, or the body")
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         raise InvalidMessage(field, value, "does not fit 64 bits", "send it as text")
+    return _utf8_length(field, name) + (_utf8_length(field, value) if isinstance(value, str) else 8)
+
+
+def _utf8_length(field: str, text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(field, text, "is not valid Unicode", "leave out lone surrogates") from error

@@ -17,6 +17,8 @@ NAME_LENGTH_MAX: Final = 48
 PUBLISHER_ID_LENGTH_MAX: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _PUBLISHER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*~[0-9a-z]+")
+# No leading zeros, so that one id has one spelling; no more digits than the length of a message id allows for.
+_SEQUENCE: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 
 
 def check_name(value: str, field: str = "name") -> str:
@@ -30,7 +32,17 @@ def check_name(value: str, field: str = "name") -> str:
 
 def publisher_id(name: str, incarnation: int) -> str:
     """The id under which one run of a publisher numbers its messages."""
-    return f"{check_name(name, 'publisher')}~{_base36(incarnation)}"
+    return check_publisher_id(f"{check_name(name, 'publisher')}~{_base36(incarnation)}")
+
+
+def check_publisher_id(value: str) -> str:
+    """Return `value` if it is a publisher's id, short enough for a message id; raise `InvalidName` otherwise."""
+    if not _PUBLISHER_ID.fullmatch(value):
+        raise InvalidName("publisher", value, "is not a publisher's id", "use '<name>~<incarnation>'")
+    if len(value) > PUBLISHER_ID_LENGTH_MAX:
+        problem, remedy = f"has {len(value)} characters", f"use at most {PUBLISHER_ID_LENGTH_MAX}"
+        raise InvalidName("publisher", value, problem, remedy)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class MessageId:
             return None
         publisher, _, rest = text.partition(":")
         topic, _, digits = rest.rpartition(":")
-        if not topic or not digits.isascii() or not digits.isdigit() or not _PUBLISHER_ID.fullmatch(publisher):
+        if not topic or not _SEQUENCE.fullmatch(digits) or not _PUBLISHER_ID.fullmatch(publisher):
             return None
         return cls(publisher, topic, int(digits))
 

@@ -15,13 +15,13 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import InvalidValue, MalformedMessage
-from .ids import PUBLISHER_ID_LENGTH_MAX, check_name
+from .ids import check_name, check_publisher_id
 from .topics import check_pattern, check_topic
 
 VERSION: Final = 1
 CONTROL_BYTES_MAX: Final = 1 << 20
 REGISTRY_PAGE_MAX: Final = 500
-ROUTES_PER_UPDATE_MAX: Final = 2_000
+ROUTES_PER_UPDATE_MAX: Final = 1_500
 TOPICS_PER_PUBLISHER_MAX: Final = 256
 DEADLINE_US_MAX: Final = 24 * 3600 * 1_000_000
 
@@ -33,14 +33,15 @@ def _name(value: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
 Topic = Annotated[str, AfterValidator(check_topic)]
-PublisherId = Annotated[str, Field(min_length=3, max_length=PUBLISHER_ID_LENGTH_MAX)]
+PublisherId = Annotated[str, AfterValidator(check_publisher_id)]
 Text = Annotated[str, Field(max_length=1_000)]
 Url = Annotated[str, Field(min_length=1, max_length=500)]
 DeadlineUs = Annotated[int, Field(gt=0, le=DEADLINE_US_MAX)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # JSON has no infinity: it would be written as null and refused by the receiver, so the sender must not make it.
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class _Message(_Part):
@@ -267,7 +268,7 @@ class RoutesUpdate(_Message):
     kind: Literal["routes-update"] = "routes-update"
     head: Name
     version: Annotated[int, Field(gt=0)]
-    base: int | None
+    base: int | None = None
     add: Annotated[tuple[Pattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
     remove: Annotated[tuple[Pattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
     wait_s: Annotated[float, Field(ge=0, le=60)]
@@ -288,7 +289,7 @@ class RoutesUnknownBase(_Message):
 
     kind: Literal["routes-unknown-base"] = "routes-unknown-base"
     head: Name
-    have: int | None
+    have: int | None = None
 
 
 # Load reports (PIE).

@@ -23,6 +23,8 @@ CONTROL_EXCHANGE: Final = "tidegate.control"
 CONTROL_QUEUE_PREFIX: Final = "control."
 HOM_KEY: Final = "hom"
 """Where clients send requests. Clients know a head's address but not its name, so the key is the same on every head."""
+HEAD_KEY: Final = "head"
+"""Where the edges of a cluster send to their head: they too know its address rather than its name."""
 EVERY_CLIENT_KEY: Final = "client.all"
 
 

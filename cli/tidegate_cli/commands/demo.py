@@ -114,7 +114,6 @@ def _table(rates: _Rates, depths: Mapping[str, int]) -> RenderableType:
         table.add_column(heading, justify="right")
     for watch in rates.scenario.watches:
         statistics = watch.subscription.statistics()
-        latency = statistics.latency
         late = Text(str(statistics.late), style="red" if statistics.late else "green")
         table.add_row(
             watch.interest.subscriber,
@@ -123,8 +122,8 @@ def _table(rates: _Rates, depths: Mapping[str, int]) -> RenderableType:
             f"{watch.interest.deadline_s:g} s",
             f"{rates.of(watch):.0f}/s",
             str(depths.get(watch.subscription.queue, 0)),
-            f"{latency.p50_s * 1000:.1f} ms",
-            f"{latency.p99_s * 1000:.1f} ms",
+            f"{statistics.latency_p50_s * 1000:.1f} ms",
+            f"{statistics.latency_p99_s * 1000:.1f} ms",
             late,
         )
     published = sum(rates.scenario.published.values())
@@ -138,10 +137,10 @@ def _sum_up(scenario: EarlyWarning, outcome: Outcome) -> None:
         f"{len(scenario.watches)} subscriptions: {outcome.lost} lost, {outcome.doubled} doubled, {outcome.late} late."
     )
     tightest = min(scenario.watches, key=lambda watch: watch.interest.deadline_s)
-    latency = tightest.subscription.statistics().latency
+    statistics = tightest.subscription.statistics()
     console.print(
         f"The tightest deadline, {tightest.interest.deadline_s:g} s for {tightest.interest.subscriber}: "
-        f"99 % arrived within {latency.p99_s * 1000:.1f} ms."
+        f"99 % arrived within {statistics.latency_p99_s * 1000:.1f} ms."
     )
 
 
@@ -158,8 +157,8 @@ def _describe(scenario: EarlyWarning, outcome: Outcome, ready_s: float) -> dict[
                 "delivered": watch.delivered,
                 "expected": scenario.expected(watch),
                 "late": watch.subscription.statistics().late,
-                "p50_s": watch.subscription.statistics().latency.p50_s,
-                "p99_s": watch.subscription.statistics().latency.p99_s,
+                "p50_s": watch.subscription.statistics().latency_p50_s,
+                "p99_s": watch.subscription.statistics().latency_p99_s,
             }
             for watch in scenario.watches
         ],

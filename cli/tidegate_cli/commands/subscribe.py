@@ -85,5 +85,5 @@ def _summarise(subscription: Subscription, as_json: bool) -> None:
         return
     err().print(
         f"{statistics.received} received, {statistics.late} late, {statistics.duplicates} duplicates removed"
-        + (f", p99 {statistics.latency.p99_s * 1000:.1f} ms" if statistics.latency.count else "")
+        + (f", p99 {statistics.latency_p99_s * 1000:.1f} ms" if statistics.latency_count else "")
     )

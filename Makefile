@@ -1,0 +1,38 @@
+# Every target that needs anything runs `setup` first; it is quick when nothing is missing.
+
+BIN := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test check bench lock clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## make .venv, install the pinned packages and, if it is missing, RabbitMQ
+	@scripts/setup.sh
+
+demo: setup ## start a cluster on real RabbitMQ, watch messages flow for a minute, clean up
+	@$(BIN)/tidegate demo $(ARGS)
+
+up: setup ## start a cluster and keep it running until Ctrl-C
+	@$(BIN)/tidegate up --compact $(ARGS)
+
+test: setup ## run all tests (ARGS="-k topics" for some)
+	@$(BIN)/pytest $(ARGS)
+
+check: setup ## format, lint, types, unit and property tests: run this before you commit
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest tests/unit tests/property $(ARGS)
+
+bench: setup ## measure the data plane beside a bare shovel and federation
+	@$(BIN)/tidegate bench dataplane $(ARGS)
+
+lock: ## renew the pins in constraints.txt (needs uv)
+	@scripts/lock.sh
+
+clean: ## remove the virtual environment and everything else that was made
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,352 @@
+"""Allocation: a client asks for a subscription and is told which edge and queue to take it from.
+
+A subscription is granted when its edge has the output queue, the edge's link is bound, and the neighbours have
+confirmed their routes or the time for that is over. What always holds:
+
+- one allocation per subscriber and pattern is under way; repetitions are answered together, with the latest terms;
+- a subscription that exists keeps its edge and number, so that a client coming back finds what waited for it. It keeps
+  them even while its edge's process is not there, because the edge's RabbitMQ goes on without it;
+- an edge that does not answer, or refuses, is passed over for the next best one, at most `EDGES_TRIED_MAX` in all. The
+  next one gets another number: the first may have made its queue after all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidegate_protocol.messages import (
+    ControlMessage,
+    OutputPrepare,
+    OutputReady,
+    OutputRemove,
+    Refusal,
+    RefusalReason,
+    SubscribeReply,
+    SubscribeRequest,
+    Subscription,
+)
+from tidegate_protocol.names import output_queue
+
+from .config import EDGES_TRIED_MAX, REPLIES_JOINED_MAX
+from .context import HeadContext
+from .edges import Edges
+from .machine import Decision, ReplyAddress, Send
+from .neighbours import Neighbours
+from .placement import place
+from .registry import Key, key_of
+from .removals import Removals
+
+
+@dataclass(slots=True)
+class _Allocation:
+    request: SubscribeRequest
+    replies: list[ReplyAddress]
+    edge: str
+    subscription: Subscription
+    known: Subscription | None
+    """What this subscriber had on this edge before, if anything."""
+    tried: dict[str, str] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
+    request_id: str = ""
+    ready: bool = False
+    awaiting: set[str] | None = None
+    decision: Decision | None = None
+
+    @property
+    def place(self) -> tuple[str, Key]:
+        return self.edge, key_of(self.subscription)
+
+
+class Allocations:
+    """The allocations under way, by subscriber and pattern."""
+
+    def __init__(
+        self, context: HeadContext, edges: Edges, removals: Removals, neighbours: Neighbours
+    ) -> None:
+        self._context = context
+        self._edges = edges
+        self._removals = removals
+        self._neighbours = neighbours
+        self._pending: dict[str, _Allocation] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def holds(self, key: Key) -> bool:
+        """Whether an allocation of this subscriber and number is under way."""
+        return any(
+            key_of(a.subscription) == key for a in self._pending.values() if a.request.subscriber == key[0]
+        )
+
+    def subscribe(self, request: SubscribeRequest, reply_to: ReplyAddress | None) -> None:
+        if reply_to is None:
+            return  # nobody to tell where to go
+        subject = f"{request.subscriber} {request.pattern}"
+        if subject in self._pending:
+            self._join(subject, request, reply_to)
+            return
+        limit = self._context.config.pending_max
+        if len(self._pending) >= limit:
+            self._put_off(reply_to, RefusalReason.LIMIT, f"pending_max = {limit} allocations are under way")
+            return
+        found = self._context.registry.find(request.subscriber, request.pattern)
+        if found:
+            self._confirm_existing(subject, request, reply_to, found)
+        else:
+            self._allocate_new(subject, request, reply_to)
+
+    def _join(self, subject: str, request: SubscribeRequest, reply_to: ReplyAddress) -> None:
+        allocation = self._pending[subject]
+        allocation.replies = [*allocation.replies, reply_to][-REPLIES_JOINED_MAX:]
+        if request != allocation.request:
+            allocation.request = request
+            self._context.drop_request(allocation.request_id)
+            allocation.subscription = _subscription(request, allocation.subscription.number)
+            if allocation.known is None:
+                self._context.enter(allocation.edge, allocation.subscription)
+            self._prepare(subject, allocation)
+
+    def _confirm_existing(
+        self,
+        subject: str,
+        request: SubscribeRequest,
+        reply_to: ReplyAddress,
+        found: list[tuple[str, Subscription]],
+    ) -> None:
+        context = self._context
+
+        def preference(place: tuple[str, Subscription]) -> tuple[bool, bool, str, int]:
+            edge, subscription = place
+            granted = (edge, key_of(subscription)) in context.granted
+            return not granted, not context.registry.edges[edge].alive, edge, subscription.number
+
+        edge, known = min(found, key=preference)
+        if (edge, key_of(known)) in self._removals:
+            self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription is just being removed")
+            return
+        if not context.registry.edges[edge].client_url:
+            self._put_off(reply_to, RefusalReason.NOT_READY, f"the address of {edge} is not known yet")
+            return
+        allocation = _Allocation(request, [reply_to], edge, _subscription(request, known.number), known)
+        self._begin(subject, allocation)
+
+    def _allocate_new(self, subject: str, request: SubscribeRequest, reply_to: ReplyAddress) -> None:
+        context, config = self._context, self._context.config
+        unread = self._edges.may_hold(request.pattern)
+        if unread is not None:
+            self._put_off(
+                reply_to, RefusalReason.NOT_READY, f"just started; {unread} may hold this subscription"
+            )
+            return
+        limit = config.subscriptions_per_subscriber_max
+        if context.registry.count_of(request.subscriber) >= limit:
+            text = f"{request.subscriber} has subscriptions_per_subscriber_max = {limit} subscriptions"
+            context.refuse(reply_to, RefusalReason.LIMIT, text, "subscriber")
+            return
+        if len(context.registry) >= config.subscriptions_max:
+            text = f"this cluster holds subscriptions_max = {config.subscriptions_max} subscriptions"
+            context.refuse(reply_to, RefusalReason.LIMIT, text)
+            return
+        allocation = _Allocation(request, [reply_to], "", _subscription(request, 0), None)
+        self._try_next(subject, allocation)
+
+    # One edge after another
+
+    def _try_next(self, subject: str, allocation: _Allocation) -> None:
+        context, request = self._context, allocation.request
+        excluded = dict(allocation.tried)
+        candidates = []
+        for name in sorted(context.registry.edges):
+            why_not = self._unfit(name, request.pattern)
+            if name in allocation.tried:
+                continue
+            if why_not is not None:
+                excluded[name] = why_not
+            else:
+                candidates.append(context.registry.edges[name].view())
+        placement = None
+        if len(allocation.tried) < EDGES_TRIED_MAX:
+            placement = place(request.pattern, candidates, excluded=excluded)
+        if placement is None:
+            self._refuse_all(allocation, RefusalReason.NO_EDGE, _no_edge_text(excluded))
+            context.decide(Decision("placement", subject, "no edge", rejected=excluded))
+            return
+        number = context.registry.free_number(request.subscriber, frozenset(allocation.numbers))
+        allocation.numbers.add(number)
+        allocation.edge = placement.edge
+        allocation.subscription = _subscription(request, number)
+        allocation.decision = placement.decision
+        context.enter(placement.edge, allocation.subscription)
+        self._begin(subject, allocation)
+
+    def _unfit(self, name: str, pattern: str) -> str | None:
+        record = self._context.registry.edges[name]
+        if not record.alive:
+            return "not alive"
+        if record.draining:
+            return "draining"
+        if not record.settled:
+            return "its registry is not known yet"
+        limit = self._context.config.patterns_per_link_max
+        if pattern not in record.patterns and self._context.routes.distinct(name) >= limit:
+            return f"its link carries patterns_per_link_max = {limit} patterns"
+        return None
+
+    def _begin(self, subject: str, allocation: _Allocation) -> None:
+        self._pending[subject] = allocation
+        allocation.ready, allocation.awaiting = False, None
+        self._context.begin(*allocation.place)
+        self._prepare(subject, allocation)
+        budget_s = self._context.config.routes_wait_s
+        self._neighbours.open_wait(f"grant {subject}", allocation.edge, budget_s)
+
+    def _prepare(self, subject: str, allocation: _Allocation) -> None:
+        allocation.ready = False
+        message = OutputPrepare(subscription=allocation.subscription)
+        allocation.request_id = self._context.request(allocation.edge, message, "prepare", subject)
+        self._context.set_timer(f"prepare {subject}", self._context.config.reply_timeout_s)
+
+    def answered(self, subject: str, message: ControlMessage) -> None:
+        allocation = self._pending.get(subject)
+        if allocation is None:
+            return
+        if isinstance(message, OutputReady) and message.subscription == allocation.subscription:
+            self._context.cancel_timer(f"prepare {subject}")
+            self._context.enter(allocation.edge, allocation.subscription)
+            allocation.ready = True
+            self._finish_if_live(subject)
+            return
+        text = message.message if isinstance(message, Refusal) else f"answered with {message.kind}"
+        self._edge_failed(subject, text, refused=True)
+
+    def timed_out(self, subject: str) -> None:
+        if subject in self._pending:
+            self._edge_failed(subject, "did not answer in time")
+
+    def undeliverable(self, subject: str) -> str | None:
+        """Its edge is not there. Returns the name of that edge."""
+        allocation = self._pending.get(subject)
+        if allocation is None:
+            return None
+        edge = allocation.edge
+        self._edges.lost(edge)
+        self._edge_failed(subject, "its process is not there", reached=False)
+        return edge
+
+    def _edge_failed(self, subject: str, why: str, refused: bool = False, reached: bool = True) -> None:
+        allocation = self._pending[subject]
+        self._context.drop_request(allocation.request_id)
+        if allocation.known is None:
+            self._give_back(subject, allocation, tell=reached)
+            allocation.tried[allocation.edge] = why
+            self._try_next(subject, allocation)
+        elif allocation.known == allocation.subscription and not refused:
+            # The queue was there when its edge was last heard of, and its RabbitMQ goes on without our process.
+            allocation.ready = True
+            self._finish_if_live(subject)
+        else:
+            self._close(subject, allocation)
+            reason = RefusalReason.FAILED if refused else RefusalReason.NOT_READY
+            self._refuse_all(allocation, reason, f"{allocation.edge}: {why}")
+
+    def _give_back(self, subject: str, allocation: _Allocation, tell: bool) -> None:
+        """Undo what was reserved on an edge. It may have made the queue all the same: tell it, and don't wait."""
+        edge, key = allocation.place
+        self._close(subject, allocation)
+        self._context.withdraw(edge, key)
+        if tell:
+            self._context.do(Send(edge, OutputRemove(subscriber=key[0], number=key[1])))
+
+    def _close(self, subject: str, allocation: _Allocation) -> None:
+        del self._pending[subject]
+        self._context.end(*allocation.place)
+        self._context.drop_request(allocation.request_id)
+        self._context.waits.close(f"grant {subject}")
+        self._context.cancel_timer(f"prepare {subject}")
+        self._context.cancel_timer(f"wait grant {subject}")
+
+    # The end
+
+    def routes_live(self, subject: str, awaiting: set[str]) -> None:
+        """The edge's link is bound and the neighbours have confirmed, but for `awaiting`."""
+        allocation = self._pending.get(subject)
+        if allocation is not None:
+            allocation.awaiting = awaiting
+            self._finish_if_live(subject)
+
+    def routes_failed(self, subject: str, problem: str) -> None:
+        """RabbitMQ refused the binding."""
+        allocation = self._pending.get(subject)
+        if allocation is None:
+            return
+        if allocation.known is None:
+            self._give_back(subject, allocation, tell=True)
+        else:
+            self._close(subject, allocation)
+        self._refuse_all(allocation, RefusalReason.FAILED, f"the route could not be bound: {problem}")
+
+    def _finish_if_live(self, subject: str) -> None:
+        allocation = self._pending[subject]
+        if not allocation.ready or allocation.awaiting is None:
+            return
+        context = self._context
+        edge, key = allocation.place
+        self._close(subject, allocation)
+        context.granted.add((edge, key))
+        reply = SubscribeReply(
+            subscription=allocation.subscription,
+            edge=edge,
+            url=context.registry.edges[edge].client_url,
+            queue=output_queue(*key),
+            awaiting=tuple(sorted(allocation.awaiting)),
+        )
+        for reply_to in allocation.replies:
+            context.reply(reply_to, reply)
+        if allocation.decision is not None:
+            context.decide(allocation.decision)
+        for other, subscription in context.registry.find(key[0], allocation.request.pattern):
+            if (other, key_of(subscription)) != (edge, key):
+                self._removals.remove(other, key_of(subscription))
+
+    def stop(self) -> None:
+        """The process ends: whoever waits may ask its successor."""
+        for subject, allocation in sorted(self._pending.items()):
+            if allocation.known is None:
+                self._give_back(subject, allocation, tell=True)
+            else:
+                self._close(subject, allocation)
+            self._refuse_all(allocation, RefusalReason.NOT_READY, "this head is being stopped; ask again")
+
+    def _refuse_all(self, allocation: _Allocation, reason: RefusalReason, text: str) -> None:
+        for reply_to in allocation.replies:
+            self._put_off(reply_to, reason, text)
+
+    def _put_off(self, reply_to: ReplyAddress, reason: RefusalReason, text: str) -> None:
+        self._context.refuse(reply_to, reason, text[:1_000], retry_after_s=self._context.config.period_s)
+
+    def validate(self) -> None:
+        for subject, allocation in self._pending.items():
+            assert subject == f"{allocation.request.subscriber} {allocation.request.pattern}"
+            edge, key = allocation.place
+            assert key in self._context.busy[edge], f"{subject} is under way but not busy"
+            if allocation.known is None:
+                assert self._context.registry.get(edge, key) is not None, f"{subject} has no place reserved"
+            assert not (allocation.ready and allocation.awaiting is not None), (
+                f"{subject} is live but not granted"
+            )
+
+
+def _subscription(request: SubscribeRequest, number: int) -> Subscription:
+    return Subscription(
+        subscriber=request.subscriber,
+        number=number,
+        pattern=request.pattern,
+        deadline_us=request.deadline_us,
+        expires_s=request.expires_s,
+    )
+
+
+def _no_edge_text(excluded: dict[str, str]) -> str:
+    if not excluded:
+        return "no edge has been heard of yet; start one, or ask again"
+    return "no edge can take it: " + "; ".join(f"{name}: {why}" for name, why in sorted(excluded.items()))

@@ -1,0 +1,191 @@
+"""The options of a head and of an edge process: the one place where each is described, with unit, default and range.
+
+Both are frozen. Nothing here opens a file or reads the environment by itself: `settings.py` does that, and renders
+`docs/configuration.md` from these very fields. Derived addresses (management, link, client) are properties, so that an
+operator gives each address once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from tidegate_protocol.ids import check_name
+
+from .urls import DEFAULT_PORTS, ServerUrl
+
+HEAD_HTTP_PORT: Final = 15780
+EDGE_HTTP_PORT: Final = 15781
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+
+def _amqp(url: ServerUrl) -> ServerUrl:
+    if not url.scheme.startswith("amqp"):
+        raise ValueError(f"has the scheme {url.scheme!r} instead of amqp or amqps")
+    return url
+
+
+def _http(url: ServerUrl) -> ServerUrl:
+    if not url.scheme.startswith("http"):
+        raise ValueError(f"has the scheme {url.scheme!r} instead of http or https")
+    return url
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+AmqpUrl = Annotated[ServerUrl, AfterValidator(_amqp)]
+HttpUrl = Annotated[ServerUrl, AfterValidator(_http)]
+
+
+def _unit(unit: str) -> dict[str, Any]:
+    return {"unit": unit}
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Neighbour(_Options):
+    """A neighbouring head, as an entry of `neighbours`."""
+
+    name: Name = Field(description="Name of the neighbouring head.")
+    url: AmqpUrl = Field(
+        description="AMQP address of its RabbitMQ as this process reaches it, for control messages."
+    )
+    link_url: AmqpUrl | None = Field(
+        None, description="AMQP address of its RabbitMQ as this head's RabbitMQ reaches it. Default: `url`."
+    )
+
+    @property
+    def link(self) -> ServerUrl:
+        """Where the shovel of the link writes to."""
+        return (self.link_url or self.url).with_credentials_of(self.url)
+
+
+class BrokerConfig(_Options):
+    """Options that heads and edges share."""
+
+    name: Name = Field(description="Name of this broker, unique among all brokers it can meet.")
+    cluster: Name = Field(description="Name of the cluster: one head and its edges.")
+    url: AmqpUrl = Field(
+        description="AMQP address of this broker's RabbitMQ and virtual host, with user and password."
+    )
+    management_url: HttpUrl | None = Field(
+        None,
+        description="Address of its management API. Default: the host and credentials of `url`, port 15672 "
+        "(15671 with amqps).",
+    )
+    period_s: float = Field(
+        1.0, ge=0.1, le=60, description="How often signs of life are sent.", json_schema_extra=_unit("s")
+    )
+    http_host: str = Field("127.0.0.1", description="Address that /healthz, /readyz and /metrics listen on.")
+    http_port: int = Field(
+        HEAD_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one."
+    )
+    startup_timeout_s: float = Field(
+        30.0,
+        ge=0,
+        le=3600,
+        description="How long to wait at start for a RabbitMQ that can't be reached.",
+        json_schema_extra=_unit("s"),
+    )
+    shutdown_timeout_s: float = Field(
+        10.0,
+        ge=0,
+        le=600,
+        description="How long work in progress may take after SIGTERM.",
+        json_schema_extra=_unit("s"),
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level that is logged."
+    )
+    log_format: Literal["auto", "human", "json"] = Field(
+        "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
+    )
+
+    @property
+    def management(self) -> ServerUrl:
+        """The management API, with credentials."""
+        if self.management_url is not None:
+            return self.management_url.with_credentials_of(self.url)
+        scheme = "https" if self.url.scheme == "amqps" else "http"
+        return replace(self.url, scheme=scheme, port=DEFAULT_PORTS[scheme], vhost="/")
+
+
+class HeadConfig(BrokerConfig):
+    """Options of `tidegate head`."""
+
+    neighbours: tuple[Neighbour, ...] = Field(
+        (),
+        max_length=64,
+        description="Neighbouring heads in the tree: a list of tables with `name`, `url`, `link_url`.",
+    )
+    link_limit_bytes: int = Field(
+        GIB,
+        ge=MIB,
+        description="What may wait on one link before publishers are refused (never dropped).",
+        json_schema_extra=_unit("bytes"),
+    )
+    link_prefetch: int = Field(
+        1000,
+        ge=1,
+        le=50_000,
+        description="Messages in flight on one link.",
+        json_schema_extra=_unit("messages"),
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> HeadConfig:
+        names = [neighbour.name for neighbour in self.neighbours]
+        if self.name in names:
+            raise ValueError(f"neighbours: head {self.name} is named as its own neighbour")
+        if len(set(names)) != len(names):
+            raise ValueError("neighbours: a neighbour is named twice")
+        return self
+
+
+class EdgeConfig(BrokerConfig):
+    """Options of `tidegate edge`."""
+
+    head_url: AmqpUrl = Field(
+        description="AMQP address of the head's RabbitMQ and virtual host, for control messages."
+    )
+    client_url: AmqpUrl | None = Field(
+        None,
+        description="AMQP address of this edge as subscribers reach it. Default: `url`. Credentials are left out.",
+    )
+    link_url: AmqpUrl | None = Field(
+        None, description="AMQP address of this edge as the head's RabbitMQ reaches it. Default: `url`."
+    )
+    uplink_bytes_per_s: float | None = Field(
+        None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
+    )
+    downlink_bytes_per_s: float | None = Field(
+        None, gt=0, description="Incoming bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
+    )
+    matching_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="Messages that can be matched, where it is known.",
+        json_schema_extra=_unit("messages/s"),
+    )
+    output_limit_bytes: int = Field(
+        64 * MIB,
+        ge=1024,
+        description="What may wait for one subscription; beyond it the oldest is dropped and counted.",
+        json_schema_extra=_unit("bytes"),
+    )
+    http_port: int = Field(
+        EDGE_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one."
+    )
+
+    @property
+    def link(self) -> ServerUrl:
+        """Where the head's shovel writes to."""
+        return (self.link_url or self.url).with_credentials_of(self.url)
+
+    @property
+    def client_address(self) -> str:
+        """What subscribers are told; they bring credentials of their own."""
+        return (self.client_url or self.url).without_credentials()

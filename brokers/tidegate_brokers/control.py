@@ -1,0 +1,250 @@
+"""Control messages over a connection of their own, so that they never queue behind data.
+
+A `ControlChannel` speaks to one RabbitMQ. It sends requests and receives their answers by direct reply-to, and, with
+an `Inbox`, receives what is addressed to this process. What always holds:
+
+- a request that reaches nobody comes back as `Undeliverable`, at once when there is no connection;
+- what can't be read is counted by reason, answered if its sender waits for an answer, and dropped;
+- answers go only to direct reply-to addresses, so that nobody can make us write into a queue of the data plane;
+- messages are handed on in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from aiormq.exceptions import AMQPError, ChannelLockedResource
+from pamqp.commands import Basic
+from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
+from tidegate_protocol.errors import MalformedMessage
+from tidegate_protocol.messages import (
+    CLIENT_KINDS,
+    CONTROL_BYTES_MAX,
+    ControlMessage,
+    Refusal,
+    RefusalReason,
+    decode,
+    encode,
+)
+from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY
+
+from .amqp import ConnectionKeeper, lost_by_connection
+from .errors import AlreadyRunning
+from .metrics import BrokerMetrics
+from .urls import ServerUrl
+
+log = logging.getLogger(__name__)
+
+REPLY_QUEUE: Final = "amq.rabbitmq.reply-to"
+EXPIRATION_MS: Final = 10_000
+INBOX_LENGTH_MAX: Final = 20_000
+PREFETCH: Final = 500
+UNDER_WAY_MAX: Final = 2_000
+"""Messages handed to the connection and not yet confirmed."""
+CORRELATION_LENGTH_MAX: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """The queue this process takes control messages from, and the keys it is bound to."""
+
+    role: str
+    broker: str
+    queue: str
+    keys: tuple[str, ...]
+
+
+class ControlChannel:
+    """Requests, answers and, with an inbox, incoming control messages on one RabbitMQ."""
+
+    def __init__(
+        self,
+        label: str,
+        url: ServerUrl,
+        post: Callable[[Event], None],
+        metrics: BrokerMetrics,
+        inbox: Inbox | None = None,
+    ) -> None:
+        self.label = label
+        self.keeper = ConnectionKeeper(
+            label, url, self._setup, self._lost, lambda: metrics.reconnects.labels(label).inc()
+        )
+        self._url = url
+        self._post = post
+        self._metrics = metrics
+        self._inbox = inbox
+        self._channel: AbstractChannel | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        metrics.connected.labels(label).set(0)
+
+    # The connection
+
+    async def _setup(self, connection: AbstractConnection) -> None:
+        channel = await connection.channel(publisher_confirms=True, on_return_raises=False)
+        await channel.basic_qos(prefetch_count=PREFETCH)
+        await channel.exchange_declare(CONTROL_EXCHANGE, exchange_type="topic", durable=True)
+        await channel.basic_consume(REPLY_QUEUE, self._on_reply, no_ack=True)
+        if self._inbox is not None:
+            try:
+                await channel.queue_declare(
+                    self._inbox.queue, exclusive=True, arguments={"x-max-length": INBOX_LENGTH_MAX}
+                )
+            except ChannelLockedResource:
+                raise AlreadyRunning(self._inbox.role, self._inbox.broker, str(self._url)) from None
+            # Consume before binding: from the first message on, somebody takes it.
+            await channel.basic_consume(self._inbox.queue, self._on_message)
+            for key in self._inbox.keys:
+                await channel.queue_bind(self._inbox.queue, CONTROL_EXCHANGE, key)
+        self._channel = channel
+        self._metrics.connected.labels(self.label).set(1)
+        # A channel can be closed on its own; without it the connection is of no use.
+        channel.closing.add_done_callback(lambda _: connection.create_task(connection.close()))
+
+    def _lost(self) -> None:
+        self._channel = None
+        self._metrics.connected.labels(self.label).set(0)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether messages can be sent now."""
+        return self._channel is not None
+
+    async def stop_taking(self) -> None:
+        """Take no more messages: what is sent from now on comes back to its sender as undeliverable."""
+        channel, inbox = self._channel, self._inbox
+        if channel is None or inbox is None:
+            return
+        try:
+            for key in inbox.keys:
+                await channel.queue_unbind(inbox.queue, CONTROL_EXCHANGE, key)
+        except BaseException as error:
+            if not lost_by_connection(error):
+                raise
+            log.info("the connection %s was lost while stopping", self.label)
+
+    async def flush(self) -> None:
+        """Wait until what was sent is confirmed."""
+        while self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+
+    # Sending
+
+    def send(self, key: str, message: ControlMessage, request_id: str | None) -> None:
+        """Send to a routing key of the control exchange; with an id, an answer is expected."""
+        properties = Basic.Properties(
+            content_type="application/json",
+            correlation_id=request_id,
+            reply_to=REPLY_QUEUE if request_id is not None else None,
+            expiration=str(EXPIRATION_MS),
+        )
+        self._publish(CONTROL_EXCHANGE, key, message, properties, request_id)
+
+    def reply(self, address: ReplyAddress, message: ControlMessage) -> None:
+        """Answer a request that came in here."""
+        if isinstance(message, Refusal):
+            self._metrics.refused.labels(message.reason.value).inc()
+        properties = Basic.Properties(content_type="application/json", correlation_id=address.request)
+        self._publish("", address.token, message, properties, None)
+
+    def _publish(
+        self,
+        exchange: str,
+        key: str,
+        message: ControlMessage,
+        properties: Basic.Properties,
+        request_id: str | None,
+    ) -> None:
+        channel = self._channel
+        if channel is None or len(self._under_way) >= UNDER_WAY_MAX:
+            self._not_sent("no-connection" if channel is None else "too-many", message, request_id)
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._publish_one(channel, exchange, key, message, properties, request_id)
+        )
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _publish_one(
+        self,
+        channel: AbstractChannel,
+        exchange: str,
+        key: str,
+        message: ControlMessage,
+        properties: Basic.Properties,
+        request_id: str | None,
+    ) -> None:
+        body = encode(message)
+        if len(body) > CONTROL_BYTES_MAX:
+            log.error("a %s of %d bytes is over the limit and was not sent", message.kind, len(body))
+            self._not_sent("too-large", message, request_id)
+            return
+        mandatory = request_id is not None
+        try:
+            outcome = await channel.basic_publish(
+                body, exchange=exchange, routing_key=key, properties=properties, mandatory=mandatory
+            )
+        except BaseException as error:
+            if not lost_by_connection(error) and not isinstance(error, AMQPError):
+                raise
+            self._not_sent("no-connection", message, request_id)
+            return
+        if isinstance(outcome, DeliveredMessage):
+            self._not_sent("nobody-there", message, request_id)
+        else:
+            self._metrics.sent.labels(message.kind).inc()
+
+    def _not_sent(self, reason: str, message: ControlMessage, request_id: str | None) -> None:
+        self._metrics.unsent.labels(reason).inc()
+        log.debug("%s not sent over %s: %s", message.kind, self.label, reason)
+        if request_id is not None:
+            self._post(Undeliverable(request_id))
+
+    # Receiving
+
+    async def _on_reply(self, delivered: DeliveredMessage) -> None:
+        request_id = delivered.header.properties.correlation_id
+        try:
+            message = decode(delivered.body)
+            if not request_id:
+                raise MalformedMessage("no-request", "an answer without the id of its request")
+        except MalformedMessage as error:
+            self._count_malformed(error)
+            return
+        self._metrics.received.labels(message.kind).inc()
+        self._post(ReplyReceived(request_id, message))
+
+    async def _on_message(self, delivered: DeliveredMessage) -> None:
+        address = _reply_address(delivered)
+        try:
+            message = decode(delivered.body)
+            if delivered.routing_key == HOM_KEY and message.kind not in CLIENT_KINDS:
+                raise MalformedMessage("kind-not-allowed", f"{message.kind} is not for clients to send")
+            if delivered.header.properties.reply_to and address is None:
+                raise MalformedMessage("bad-reply-to", "answers go to direct reply-to addresses only")
+        except MalformedMessage as error:
+            self._count_malformed(error)
+            if address is not None:
+                self.reply(address, Refusal(reason=RefusalReason.INVALID, message=str(error)))
+        else:
+            self._metrics.received.labels(message.kind).inc()
+            self._post(MessageReceived(message, address))
+        tag = delivered.delivery_tag
+        if tag is not None and not delivered.channel.is_closed:
+            await delivered.channel.basic_ack(tag, wait=False)
+
+    def _count_malformed(self, error: MalformedMessage) -> None:
+        self._metrics.malformed.labels(error.reason).inc()
+        log.debug("dropped a control message: %s", error)
+
+
+def _reply_address(delivered: DeliveredMessage) -> ReplyAddress | None:
+    properties = delivered.header.properties
+    reply_to, request = properties.reply_to, properties.correlation_id or ""
+    if not reply_to or not reply_to.startswith(REPLY_QUEUE + ".") or len(request) > CORRELATION_LENGTH_MAX:
+        return None
+    return ReplyAddress(reply_to, request)

@@ -1,0 +1,92 @@
+"""The process of an edge: the EOM, and the output queues on its RabbitMQ. `python -m tidegate_brokers.edge`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from tidegate_agents.config import SILENT_PERIODS_MAX
+from tidegate_agents.config import EdgeConfig as AgentConfig
+from tidegate_agents.edge import EdgeAgent
+from tidegate_protocol.messages import Capacity
+from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue
+
+from .config import EdgeConfig
+from .control import ControlChannel, Inbox
+from .edge_plane import EdgePlane
+from .management import Management
+from .metrics import BrokerMetrics
+from .preflight import EDGE_PLUGINS_NEEDED
+from .process import BrokerProcess, Parts, main, new_metrics
+from .runtime import Runtime
+from .worker import PlaneWorker
+
+LIST_PERIODS = 5
+"""How many periods lie between two listings of the output queues."""
+
+
+async def run_edge(config: EdgeConfig, stop: asyncio.Event) -> None:
+    """Run an edge until `stop` is set; raise `BrokerError` if it can't start."""
+    metrics = new_metrics("edge", config.name)
+    management = Management(config.management, config.url.vhost)
+    parts = _build(config, management, metrics)
+    await BrokerProcess(config, management, parts, metrics).run(stop)
+
+
+def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -> Parts:
+    agent = EdgeAgent(
+        AgentConfig(
+            edge=config.name,
+            cluster=config.cluster,
+            head=HEAD_KEY,
+            client_url=config.client_address,
+            link_url=config.link.reveal(),
+            incarnation=time.time_ns() // 1_000_000,
+            capacity=Capacity(
+                uplink_bytes_per_s=config.uplink_bytes_per_s,
+                downlink_bytes_per_s=config.downlink_bytes_per_s,
+                matching_per_s=config.matching_per_s,
+            ),
+            period_s=config.period_s,
+        )
+    )
+    runtime = Runtime(agent, metrics)
+    plane = EdgePlane(config.output_limit_bytes)
+    metrics.subscriptions.set_function(lambda: len(plane.outputs))
+    worker = PlaneWorker(
+        plane,
+        config.url,
+        management,
+        runtime.post,
+        metrics,
+        plane.list_outputs,
+        LIST_PERIODS * config.period_s,
+    )
+    inbox = Inbox("edge", config.name, control_queue(config.name), (broker_key(config.name),))
+    control = ControlChannel("control", config.head_url, runtime.post, metrics, inbox)
+    # An edge speaks to its head only, and knows its address, not its name.
+    runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
+    return Parts(
+        runtime,
+        worker,
+        control,
+        EDGE_PLUGINS_NEEDED,
+        lambda: _lacking(agent, config),
+        control_required=False,
+    )
+
+
+def _lacking(agent: EdgeAgent, config: EdgeConfig) -> list[str]:
+    """An edge is ready while its head answers."""
+    now = asyncio.get_running_loop().time()
+    heard_s = agent.head_heard_s
+    if heard_s is None:
+        return ["the head has not answered yet"]
+    if now - heard_s > SILENT_PERIODS_MAX * max(config.period_s, 1.0):
+        return [f"the head has not answered for {now - heard_s:.1f} s"]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(EdgeConfig, run_edge, "edge"))

@@ -1,0 +1,173 @@
+"""What an edge keeps in its RabbitMQ: the exchange that links write to and one output queue per subscription.
+
+The subscription itself is written into the arguments of its binding, so RabbitMQ is the only memory an edge needs: a
+process that starts adopts everything from there. Like the head's plane it holds the desired state and can make a
+RabbitMQ that has lost everything agree with it. A queue that disappears while the connection stands has expired or was
+deleted by somebody: it is given up, not made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiormq.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+from pydantic import ValidationError
+from tidegate_agents.machine import (
+    Action,
+    DeclareOutput,
+    DeleteOutput,
+    Event,
+    OutputDeclared,
+    OutputDeleted,
+    OutputsListed,
+    Started,
+)
+from tidegate_protocol.messages import Subscription
+from tidegate_protocol.names import DELIVER_EXCHANGE, OUTPUT_PREFIX, output_queue
+
+from .head_plane import limit_policy, put_policy_if_different
+from .management import Json, Management
+
+log = logging.getLogger(__name__)
+
+POLICY: Final = "tidegate-output"
+DEADLINE_ARGUMENT: Final = "tidegate-deadline-us"
+EXPIRES_ARGUMENT: Final = "tidegate-expires-s"
+
+
+@dataclass(slots=True)
+class EdgePlane:
+    """Desired state of an edge's RabbitMQ."""
+
+    output_limit_bytes: int
+    outputs: dict[str, Subscription] = field(default_factory=dict)
+    """By name of the output queue."""
+
+    async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
+        """Take over the subscriptions a predecessor left, and remove second bindings a crash may have left."""
+        for queue, subscriptions in (await self._list(management)).items():
+            self.outputs[queue] = subscriptions[0]
+            for surplus in subscriptions[1:]:
+                await _unbind(channel, surplus)
+        return Started(outputs=tuple(self.outputs[queue] for queue in sorted(self.outputs)))
+
+    async def assert_all(self, channel: AbstractChannel, management: Management) -> None:
+        """Make RabbitMQ hold what is desired."""
+        await put_policy_if_different(
+            management, POLICY, limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head")
+        )
+        await channel.exchange_declare(DELIVER_EXCHANGE, exchange_type="topic", durable=True)
+        present = await self._list(management)
+        missing = [
+            queue for queue in sorted(self.outputs) if self.outputs[queue] not in present.get(queue, ())
+        ]
+        if missing:
+            log.info("repairing output queues", extra={"missing": len(missing)})
+        for queue in missing:
+            await self._declare(channel, self.outputs[queue])
+
+    async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None:
+        """Carry out one action of the agent."""
+        match action:
+            case DeclareOutput(subscription=subscription):
+                queue = output_queue(subscription.subscriber, subscription.number)
+                before = self.outputs.get(queue)
+                await self._declare(channel, subscription)
+                if before is not None and before != subscription:
+                    await _unbind(channel, before)
+                self.outputs[queue] = subscription
+                return OutputDeclared(subscription)
+            case DeleteOutput(subscription=subscription):
+                queue = output_queue(subscription.subscriber, subscription.number)
+                self.outputs.pop(queue, None)
+                await channel.queue_delete(queue)
+                return OutputDeleted(subscription.subscriber, subscription.number)
+            case _:
+                raise AssertionError(f"an edge has no use for {type(action).__name__}")
+
+    async def list_outputs(self, channel: AbstractChannel, management: Management) -> OutputsListed:
+        """What RabbitMQ holds now. Runs between actions, so a queue that is missing has gone for good."""
+        await channel.exchange_declare(DELIVER_EXCHANGE, exchange_type="topic", durable=True)
+        present = await self._list(management)
+        for queue in sorted(self.outputs.keys() - present.keys()):
+            if await _exists(channel, queue):
+                log.warning("output queue %s had lost its binding", queue)
+                await self._declare(channel, self.outputs[queue])
+            else:
+                log.info("output queue %s is gone: expired, or deleted by somebody", queue)
+                del self.outputs[queue]
+        return OutputsListed(tuple(self.outputs[queue] for queue in sorted(self.outputs)))
+
+    async def _declare(self, channel: AbstractChannel, subscription: Subscription) -> None:
+        queue = output_queue(subscription.subscriber, subscription.number)
+        # A channel of its own, because a refused declaration closes the channel it was made on.
+        scratch = await channel.connection.channel(publisher_confirms=False)
+        try:
+            await scratch.queue_declare(
+                queue, durable=True, arguments={"x-expires": subscription.expires_s * 1000}
+            )
+            await scratch.close()
+        except ChannelPreconditionFailed:
+            # The queue is there with another expiry, which can't be changed without losing what waits in it.
+            log.info("output queue %s keeps the expiry it was made with", queue)
+        await _bind(channel, queue, subscription)
+
+    async def _list(self, management: Management) -> dict[str, list[Subscription]]:
+        found: dict[str, list[Subscription]] = {}
+        for item in await management.bindings_from(DELIVER_EXCHANGE):
+            subscription = _read(item)
+            if subscription is not None:
+                found.setdefault(str(item["destination"]), []).append(subscription)
+        for subscriptions in found.values():
+            subscriptions.sort(key=lambda s: (s.pattern, s.deadline_us, s.expires_s))
+        return found
+
+
+async def _exists(channel: AbstractChannel, queue: str) -> bool:
+    scratch = await channel.connection.channel(publisher_confirms=False)
+    try:
+        await scratch.queue_declare(queue, passive=True)
+    except ChannelNotFoundEntity:
+        return False
+    await scratch.close()
+    return True
+
+
+def _arguments(subscription: Subscription) -> dict[str, int]:
+    return {DEADLINE_ARGUMENT: subscription.deadline_us, EXPIRES_ARGUMENT: subscription.expires_s}
+
+
+async def _bind(channel: AbstractChannel, queue: str, subscription: Subscription) -> None:
+    await channel.queue_bind(
+        queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription))
+    )
+
+
+async def _unbind(channel: AbstractChannel, subscription: Subscription) -> None:
+    queue = output_queue(subscription.subscriber, subscription.number)
+    await channel.queue_unbind(
+        queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription))
+    )
+
+
+def _read(item: Json) -> Subscription | None:
+    """The subscription written into a binding; None for a binding that is not ours."""
+    destination = str(item["destination"])
+    if item["destination_type"] != "queue" or not destination.startswith(OUTPUT_PREFIX):
+        return None
+    subscriber, _, number = destination.removeprefix(OUTPUT_PREFIX).rpartition(".")
+    arguments = item.get("arguments") or {}
+    try:
+        return Subscription(
+            subscriber=subscriber,
+            number=int(number),
+            pattern=str(item["routing_key"]),
+            deadline_us=arguments[DEADLINE_ARGUMENT],
+            expires_s=arguments[EXPIRES_ARGUMENT],
+        )
+    except (KeyError, ValueError, ValidationError) as error:
+        log.warning("binding of %s is no subscription of ours: %s", destination, error)
+        return None

@@ -1,0 +1,116 @@
+"""The process of a head: the HOM on its RabbitMQ, links to edges and neighbours. `python -m tidegate_brokers.head`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from aiormq.abc import AbstractChannel
+from tidegate_agents.config import HeadConfig as AgentConfig
+from tidegate_agents.config import NeighbourConfig
+from tidegate_agents.head import HeadAgent
+from tidegate_agents.machine import LinkKind
+from tidegate_protocol.names import (
+    HEAD_KEY,
+    HOM_KEY,
+    broker_key,
+    control_queue,
+    pie_global_key,
+    pie_local_key,
+)
+
+from .config import HeadConfig
+from .control import ControlChannel, Inbox
+from .head_plane import HeadPlane
+from .management import PLUGINS_NEEDED, Management
+from .metrics import BrokerMetrics, distribution_version
+from .process import BrokerProcess, Parts, main, new_metrics
+from .runtime import Runtime
+from .worker import PlaneWorker
+
+ROUTINE_PERIODS = 5
+"""How many periods lie between two looks at the links."""
+
+
+async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
+    """Run a head until `stop` is set; raise `BrokerError` if it can't start."""
+    metrics = new_metrics("head", config.name)
+    management = Management(config.management, config.url.vhost)
+    parts = _build(config, management, metrics)
+    await BrokerProcess(config, management, parts, metrics).run(stop)
+
+
+def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -> Parts:
+    agent = HeadAgent(
+        AgentConfig(
+            head=config.name,
+            cluster=config.cluster,
+            incarnation=time.time_ns() // 1_000_000,
+            neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
+            version=distribution_version(),
+            period_s=config.period_s,
+        )
+    )
+    runtime = Runtime(agent, metrics)
+    plane = HeadPlane(
+        name=config.name,
+        url=config.url,
+        neighbours=frozenset(n.name for n in config.neighbours),
+        link_limit_bytes=config.link_limit_bytes,
+        link_prefetch=config.link_prefetch,
+    )
+    _count_routes(plane, metrics)
+
+    async def look(channel: AbstractChannel, management: Management) -> None:
+        found = await plane.watch(channel, management)
+        for target in set(metrics.links) - found.keys():
+            metrics.forget_link(target)
+        for target, state in found.items():
+            metrics.observe_link(target, state.shovel, state.waiting, state.forwarded)
+
+    worker = PlaneWorker(
+        plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s
+    )
+    keys = (
+        HOM_KEY,
+        HEAD_KEY,
+        broker_key(config.name),
+        pie_local_key(config.cluster),
+        pie_global_key(config.cluster),
+    )
+    inbox = Inbox("head", config.name, control_queue(config.name), keys)
+    own = ControlChannel("control", config.url, runtime.post, metrics, inbox)
+    neighbours = {
+        n.name: ControlChannel(f"neighbour-{n.name}", n.url, runtime.post, metrics) for n in config.neighbours
+    }
+
+    def route(to: str) -> tuple[ControlChannel, str]:
+        return neighbours.get(to, own), broker_key(to)
+
+    runtime.connect(worker, own, route)
+    return Parts(
+        runtime,
+        worker,
+        own,
+        PLUGINS_NEEDED,
+        lambda: [],
+        control_required=True,
+        others=tuple(neighbours.values()),
+    )
+
+
+def _count_routes(plane: HeadPlane, metrics: BrokerMetrics) -> None:
+    for kind in LinkKind:
+        neighbours = kind is LinkKind.HEAD
+        metrics.routes.labels(kind.value).set_function(
+            lambda neighbours=neighbours: sum(
+                len(patterns)
+                for target, patterns in plane.routes.items()
+                if (target in plane.neighbours) == neighbours
+            )
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(HeadConfig, run_head, "head"))

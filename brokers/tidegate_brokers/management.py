@@ -1,0 +1,246 @@
+"""A small client of RabbitMQ's management API: what AMQP 0-9-1 can't do (policies, shovels, listings).
+
+Bound to one RabbitMQ and one virtual host. Every failure is a class of `errors.py`; a refused or timed-out connection
+and a 5xx answer are tried again a bounded number of times, because each request here may be repeated safely. It knows
+nothing of links, routes or subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from .errors import (
+    PluginMissing,
+    RabbitBadAnswer,
+    RabbitDenied,
+    RabbitForbidden,
+    RabbitTooOld,
+    RabbitUnreachable,
+)
+from .urls import ServerUrl
+
+VERSION_MIN: Final = (3, 10)
+PLUGINS_NEEDED: Final = (
+    "rabbitmq_management",
+    "rabbitmq_prometheus",
+    "rabbitmq_shovel",
+    "rabbitmq_shovel_management",
+)
+REQUEST_TIMEOUT_S: Final = 10.0
+ATTEMPTS_MAX: Final = 3
+ATTEMPT_DELAY_S: Final = 0.3
+PAGE_SIZE: Final = 500
+PAGES_MAX: Final = 400
+"""With the page size, the most queues that are ever listed: 200,000."""
+
+Json = dict[str, Any]
+
+
+class Management:
+    """The management API of one RabbitMQ, for one virtual host."""
+
+    def __init__(self, url: ServerUrl, vhost: str, *, attempts: int = ATTEMPTS_MAX) -> None:
+        self.where = str(url)
+        self._vhost = quote(vhost, safe="")
+        self._attempts = attempts
+        self._http = httpx.AsyncClient(
+            base_url=url.without_credentials() + "/api/",
+            auth=url.credentials,
+            timeout=REQUEST_TIMEOUT_S,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    # What the server is
+
+    async def version(self) -> str:
+        """The server's version, as it says it."""
+        overview = await self._get_object("overview?columns=rabbitmq_version,product_version")
+        version = overview.get("rabbitmq_version") or overview.get("product_version")
+        if not isinstance(version, str):
+            raise RabbitBadAnswer(
+                self.where, "says no version", "check that management_url leads to RabbitMQ"
+            )
+        return version
+
+    async def plugins(self) -> frozenset[str]:
+        """Plugins enabled on every node."""
+        nodes = await self._get_list("nodes?columns=name,running,enabled_plugins")
+        enabled = [frozenset(node["enabled_plugins"]) for node in nodes if "enabled_plugins" in node]
+        return frozenset.intersection(*enabled) if enabled else frozenset()
+
+    async def check(self, plugins: Sequence[str] = PLUGINS_NEEDED) -> str:
+        """Raise unless version, plugins and virtual host are as needed; return the version."""
+        version = await self.version()
+        match = re.match(r"(\d+)\.(\d+)", version)
+        if match is None:
+            raise RabbitBadAnswer(self.where, f"has the version {version!r}", "check that it is RabbitMQ")
+        if (int(match[1]), int(match[2])) < VERSION_MIN:
+            raise RabbitTooOld(self.where, version, ".".join(map(str, VERSION_MIN)))
+        enabled = await self.plugins()
+        for plugin in plugins:
+            if plugin not in enabled:
+                raise PluginMissing(self.where, plugin)
+        if await self._get(f"vhosts/{self._vhost}?columns=name") is None:
+            name = self._vhost.replace("%2F", "/")
+            raise RabbitForbidden(
+                self.where, f"has no virtual host {name}", f"run: rabbitmqctl add_vhost {name}"
+            )
+        return version
+
+    # Policies and shovels
+
+    async def policy(self, name: str) -> Json | None:
+        """One policy, or None."""
+        return self._object(await self._get(f"policies/{self._vhost}/{quote(name, safe='')}"))
+
+    async def put_policy(self, name: str, policy: Mapping[str, object]) -> None:
+        """Create or replace a policy."""
+        await self._request("PUT", f"policies/{self._vhost}/{quote(name, safe='')}", policy)
+
+    async def shovels(self) -> dict[str, Json]:
+        """The parameters of all dynamic shovels, by name."""
+        found = await self._get_list(f"parameters/shovel/{self._vhost}")
+        return {str(item["name"]): item["value"] for item in found}
+
+    async def put_shovel(self, name: str, value: Mapping[str, object]) -> None:
+        """Create or replace a dynamic shovel."""
+        path = f"parameters/shovel/{self._vhost}/{quote(name, safe='')}"
+        await self._request("PUT", path, {"value": value})
+
+    async def delete_shovel(self, name: str) -> None:
+        """Remove a dynamic shovel; none there is fine."""
+        await self._request("DELETE", f"parameters/shovel/{self._vhost}/{quote(name, safe='')}")
+
+    async def shovel_states(self) -> dict[str, str]:
+        """`running`, `starting` or `terminated`, by name of the shovel."""
+        found = await self._get_list(f"shovels/{self._vhost}")
+        return {str(item["name"]): str(item.get("state", "unknown")) for item in found}
+
+    # Listings
+
+    async def exchanges(self, prefix: str) -> list[str]:
+        """Names of exchanges that start with `prefix`."""
+        found = await self._get_list(f"exchanges/{self._vhost}?columns=name")
+        return sorted(str(item["name"]) for item in found if str(item["name"]).startswith(prefix))
+
+    async def bindings_from(self, exchange: str) -> list[Json]:
+        """All bindings with this source, with their arguments. Read from the database, so never out of date."""
+        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
+        found = await self._get(path)
+        return [] if found is None else self._list(found)
+
+    async def queues(self, prefix: str) -> AsyncIterator[Json]:
+        """Name, depth and acknowledged messages of queues that start with `prefix`; a few seconds old."""
+        query = f"page_size={PAGE_SIZE}&use_regex=true&name={quote('^' + re.escape(prefix), safe='')}"
+        columns = "columns=name,messages,message_stats.ack"
+        for page in range(1, PAGES_MAX + 1):
+            answer = await self._get(f"queues/{self._vhost}?page={page}&{query}&{columns}")
+            if answer is None:
+                return
+            if not isinstance(answer, dict) or "items" not in answer:
+                raise RabbitBadAnswer(self.where, "lists queues in an unknown form", "check its version")
+            for item in answer["items"]:
+                yield item
+            if page >= answer.get("page_count", 0):
+                return
+
+    # Requests
+
+    async def _get_object(self, path: str) -> Json:
+        found = self._object(await self._get(path))
+        if found is None:
+            raise RabbitBadAnswer(self.where, f"has no {path}", "check that management_url leads to RabbitMQ")
+        return found
+
+    async def _get_list(self, path: str) -> list[Json]:
+        found = await self._get(path)
+        return [] if found is None else self._list(found)
+
+    def _object(self, answer: object) -> Json | None:
+        if answer is not None and not isinstance(answer, dict):
+            raise RabbitBadAnswer(self.where, "answers in an unknown form", "check that it is RabbitMQ")
+        return answer
+
+    def _list(self, answer: object) -> list[Json]:
+        if not isinstance(answer, list):
+            raise RabbitBadAnswer(self.where, "answers in an unknown form", "check that it is RabbitMQ")
+        return answer
+
+    async def _get(self, path: str) -> object:
+        return await self._request("GET", path)
+
+    async def _request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> object:
+        """One request, repeated where that may help; None for 404, the parsed answer otherwise."""
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return await self._once(method, path, body)
+            except RabbitUnreachable:
+                if attempt == self._attempts:
+                    raise
+                await asyncio.sleep(ATTEMPT_DELAY_S * attempt)
+        raise AssertionError("at least one attempt is made")
+
+    async def _once(self, method: str, path: str, body: Mapping[str, object] | None) -> object:
+        what = f"{method} {path.partition('?')[0]}"
+        try:
+            response = await self._http.request(method, path, json=body)
+        except httpx.RemoteProtocolError:
+            raise RabbitBadAnswer(self.where, "does not speak HTTP", "check management_url") from None
+        except httpx.TransportError as error:
+            problem = f"the management API can't be reached ({_reason(error)})"
+            raise RabbitUnreachable(
+                self.where, problem, "check management_url and that RabbitMQ runs"
+            ) from None
+        status = response.status_code
+        if status == httpx.codes.UNAUTHORIZED:
+            # RabbitMQ answers 401 both for a wrong password and for a user without any management tag.
+            if "Not management user" in response.text or "Not_Authorized" in response.text:
+                raise RabbitForbidden(
+                    self.where,
+                    "the user has no right to the management API",
+                    "run: rabbitmqctl set_user_tags <user> monitoring policymaker",
+                )
+            raise RabbitDenied(self.where)
+        if status == httpx.codes.FORBIDDEN:
+            raise RabbitForbidden(
+                self.where, f"{what} is not allowed", "give the user the tags monitoring and policymaker"
+            )
+        if status == httpx.codes.NOT_FOUND:
+            return None
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise RabbitUnreachable(self.where, f"{what} failed with {status}", "look into RabbitMQ's log")
+        if status >= httpx.codes.BAD_REQUEST:
+            raise RabbitBadAnswer(
+                self.where, f"{what} was refused with {status}", "check its version and rights"
+            )
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            raise RabbitBadAnswer(self.where, f"{what} gave no JSON", "check management_url") from None
+
+
+def _reason(error: httpx.TransportError) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+@asynccontextmanager
+async def management(url: ServerUrl, vhost: str) -> AsyncIterator[Management]:
+    """A client that is closed at the end."""
+    client = Management(url, vhost)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -1,0 +1,217 @@
+"""Carries out data-plane actions, one after another, until each is done.
+
+The worker owns a connection to the broker's own RabbitMQ. Whenever that connection is new, and every so often besides,
+it makes RabbitMQ agree with the plane's desired state before it goes on; a RabbitMQ that was restarted or wiped is
+thereby repaired. What always holds:
+
+- actions are carried out in the order given, and the next one starts when the one before is done or refused for good;
+- a failure that may pass (a lost connection, a RabbitMQ that starts) is retried for as long as the process lives, with
+  a growing, bounded delay; a refusal becomes `ActionFailed`;
+- the routine look at RabbitMQ happens between actions, never during one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from aiormq.abc import AbstractChannel, AbstractConnection
+from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelClosed
+from tidegate_agents.machine import Action, ActionFailed, Event, Started
+
+from .amqp import BACKOFF_FIRST_S, BACKOFF_MAX_S, ConnectionKeeper, lost_by_connection
+from .errors import BrokerError, RabbitError, RabbitUnreachable
+from .management import Management
+from .metrics import BrokerMetrics
+from .urls import ServerUrl
+
+log = logging.getLogger(__name__)
+
+ACTIONS_MAX: Final = 200_000
+REFUSALS_MAX: Final = 3
+"""How often RabbitMQ may refuse an action, with everything asserted again in between, before it is given up."""
+PERFORM_TIMEOUT_S: Final = 60.0
+ASSERT_TIMEOUT_S: Final = 300.0
+ROUTINES_PER_ASSERT: Final = 6
+CONNECTION: Final = "data-plane"
+
+
+class DataPlane(Protocol):
+    """Desired state of a RabbitMQ, and how to make it so."""
+
+    async def adopt(self, channel: AbstractChannel, management: Management) -> Started: ...
+
+    async def assert_all(self, channel: AbstractChannel, management: Management) -> None: ...
+
+    async def perform(
+        self, channel: AbstractChannel, management: Management, action: Action
+    ) -> Event | None: ...
+
+
+Routine = Callable[[AbstractChannel, Management], Awaitable[Event | None]]
+
+
+class PlaneWorker:
+    """One connection, one queue of actions, one plane."""
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        url: ServerUrl,
+        management: Management,
+        post: Callable[[Event], None],
+        metrics: BrokerMetrics,
+        routine: Routine,
+        routine_every_s: float,
+    ) -> None:
+        self.keeper = ConnectionKeeper(
+            CONNECTION, url, self._setup, self._lost, lambda: metrics.reconnects.labels(CONNECTION).inc()
+        )
+        self.asserted = asyncio.Event()
+        self.problem: str | None = None
+        self._error: BrokerError | None = None
+        self._plane = plane
+        self._where = str(url)
+        self._management = management
+        self._post = post
+        self._metrics = metrics
+        self._routine = routine
+        self._routine_every_s = routine_every_s
+        self._routines = 0
+        self._actions: deque[Action] = deque()
+        self._refusals = 0
+        self._connection: AbstractConnection | None = None
+        self._started: Started | None = None
+        self._announced = False
+        self._wake = asyncio.Event()
+        metrics.connected.labels(CONNECTION).set(0)
+
+    def submit(self, action: Action) -> None:
+        """Have an action carried out after those before it."""
+        if len(self._actions) >= ACTIONS_MAX:
+            self._give_up(action, f"more than {ACTIONS_MAX} actions wait for RabbitMQ")
+            return
+        self._actions.append(action)
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be done."""
+        return not self._actions
+
+    async def wait_asserted(self, timeout_s: float) -> None:
+        """Return once RabbitMQ agrees with the desired state; raise what is in the way when time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.asserted.wait()
+        except TimeoutError:
+            raise self._error or RabbitUnreachable(
+                self._where, "not set up in time", "look into its log"
+            ) from None
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        failures = 0
+        while True:
+            await self.keeper.up.wait()
+            try:
+                await self._session()
+                failures = 0
+            except BaseException as error:
+                self._note_failure(error)
+                failures = 0 if self.asserted.is_set() else failures + 1
+            self.asserted.clear()
+            self._metrics.actions_retried.inc()
+            await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(failures, 10)))
+
+    async def _session(self) -> None:
+        """Assert everything, then work, on one channel; ends when that channel or its connection is of no more use."""
+        connection = self._connection
+        if connection is None:
+            return
+        channel = await connection.channel(publisher_confirms=False)
+        async with asyncio.timeout(ASSERT_TIMEOUT_S):
+            if self._started is None:
+                self._started = await self._plane.adopt(channel, self._management)
+            await self._plane.assert_all(channel, self._management)
+        self.problem = self._error = None
+        self.asserted.set()
+        if not self._announced:
+            self._announced = True
+            self._post(self._started)
+        loop = asyncio.get_running_loop()
+        routine_due = loop.time() + self._routine_every_s
+        while not channel.is_closed and self._connection is connection:
+            if self._actions:
+                await self._perform(channel)
+            elif loop.time() >= routine_due:
+                await self._look(channel)
+                routine_due = loop.time() + self._routine_every_s
+            else:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout_at(routine_due):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def _perform(self, channel: AbstractChannel) -> None:
+        action = self._actions[0]
+        try:
+            async with asyncio.timeout(PERFORM_TIMEOUT_S):
+                event = await self._plane.perform(channel, self._management, action)
+        except (ChannelClosed, RabbitError) as error:
+            if isinstance(error, RabbitUnreachable):
+                raise
+            self._refusals += 1
+            if self._refusals >= REFUSALS_MAX or isinstance(error, ChannelAccessRefused):
+                self._actions.popleft()
+                self._refusals = 0
+                self._give_up(action, str(error))
+            raise
+        self._refusals = 0
+        self._actions.popleft()
+        if event is not None:
+            self._post(event)
+
+    async def _look(self, channel: AbstractChannel) -> None:
+        async with asyncio.timeout(ASSERT_TIMEOUT_S):
+            event = await self._routine(channel, self._management)
+            self._routines += 1
+            if self._routines % ROUTINES_PER_ASSERT == 0:
+                await self._plane.assert_all(channel, self._management)
+        if event is not None:
+            self._post(event)
+
+    def _give_up(self, action: Action, problem: str) -> None:
+        name = type(action).__name__
+        log.error("RabbitMQ refused %s: %s", name, problem)
+        self._metrics.actions_failed.labels(name).inc()
+        self._post(ActionFailed(action, problem))
+
+    def _note_failure(self, error: BaseException) -> None:
+        """Keep what is in the way for /readyz; let through what is no failure of RabbitMQ's."""
+        if isinstance(error, BrokerError):
+            self._error = error
+        elif lost_by_connection(error) or isinstance(error, AMQPError):
+            detail = str(error) or type(error).__name__
+            self._error = RabbitUnreachable(
+                self._where, f"setting it up failed ({detail})", "it is tried again"
+            )
+        else:
+            raise error
+        self.problem = str(self._error)
+        log.warning("%s", self.problem)
+
+    async def _setup(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        self._metrics.connected.labels(CONNECTION).set(1)
+
+    def _lost(self) -> None:
+        self._connection = None
+        self.asserted.clear()
+        self._metrics.connected.labels(CONNECTION).set(0)
+        self._wake.set()

@@ -1,0 +1,75 @@
+"""A publisher that is never the bottleneck: frames are encoded once and written in blocks.
+
+Encoding a publication in Python costs more than RabbitMQ needs to take it in, so a benchmark of paths with an ordinary
+client would measure that client. Used for benchmarks only: no confirms, no reconnecting. Back-pressure is TCP's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import aiormq
+from aiormq.abc import ChannelFrame
+from pamqp import commands as spec
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
+
+from tidegate_protocol.form import PUBLISHED_HEADER
+from tidegate_protocol.ids import MessageId
+
+_BLOCK: Final = 100
+_POLL_S: Final = 0.02
+
+
+class Flood:
+    """One connection that publishes numbered 400-byte messages as fast as RabbitMQ takes them."""
+
+    def __init__(self, connection: aiormq.abc.AbstractConnection, channel: aiormq.abc.AbstractChannel) -> None:
+        self._connection = connection
+        self._channel = channel
+
+    @classmethod
+    async def connect(cls, url: str) -> Flood:
+        connection = await aiormq.connect(url)
+        return cls(connection, await connection.channel(publisher_confirms=False))
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def publish(self, exchange: str, topic: str, count: int, body_bytes: int, publisher: str = "flood~0") -> None:
+        """Write `count` persistent messages; returns when the last is handed to the socket."""
+        body = b"." * body_bytes
+        for first in range(0, count, _BLOCK):
+            frames: list[spec.Basic.Publish | ContentHeader | ContentBody] = []
+            for sequence in range(first, min(first + _BLOCK, count)):
+                frames += _frames(exchange, topic, body, MessageId(publisher, topic, sequence))
+            drained = asyncio.get_running_loop().create_future()
+            await self._channel.write_queue.put(  # type: ignore[attr-defined]
+                ChannelFrame.marshall(self._channel.number, frames, drain_future=drained)
+            )
+            await drained
+
+
+def _frames(
+    exchange: str, topic: str, body: bytes, identity: MessageId
+) -> list[spec.Basic.Publish | ContentHeader | ContentBody]:
+    properties = spec.Basic.Properties(
+        delivery_mode=2, message_id=str(identity), headers={PUBLISHED_HEADER: time.time_ns() // 1000}
+    )
+    return [
+        spec.Basic.Publish(exchange=exchange, routing_key=topic),
+        ContentHeader(properties=properties, body_size=len(body)),
+        ContentBody(body),
+    ]
+
+
+async def wait_for_depth(channel: aiormq.abc.AbstractChannel, queue: str, depth: int, timeout_s: float) -> None:
+    """Wait until `queue` holds `depth` messages that are ready; passive declarations answer from the queue itself."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            declared = await channel.queue_declare(queue, passive=True)
+            if (declared.message_count or 0) >= depth:
+                return
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,39 @@
+"""From an error to one line for a person and an exit code for a machine.
+
+The packages below raise errors that already say what is wrong and what to do. Here is only which exit code each kind
+gets. What is not listed is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .exit_codes import ExitCode
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    text: str
+    code: int
+
+
+def describe(error: BaseException) -> Described | None:
+    """What to tell of `error`, or None if it is not one that a person can do something about."""
+    if isinstance(error, BaseExceptionGroup):
+        # A task group wraps what its tasks raise; the first that can be described is the cause.
+        return next((found for inner in error.exceptions if (found := describe(inner)) is not None), None)
+    from tidegate import AccessRefused, InvalidUrl, TidegateError
+    from tidegate_brokers.errors import BrokerError
+    from tidegate_protocol.errors import ProtocolError
+
+    if isinstance(error, BrokerError):
+        return Described(str(error), error.exit_code)
+    if isinstance(error, AccessRefused):
+        return Described(str(error), ExitCode.NO_PERMISSION)
+    if isinstance(error, TidegateError):
+        return Described(str(error), ExitCode.UNAVAILABLE)
+    if isinstance(error, InvalidUrl):
+        return Described(str(error), ExitCode.BAD_CONFIGURATION)
+    if isinstance(error, ProtocolError):
+        return Described(str(error), ExitCode.BAD_INPUT)
+    return None

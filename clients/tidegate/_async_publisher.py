@@ -1,0 +1,202 @@
+"""`AsyncPublisher`: publishing from asyncio.
+
+A thin layer over `PublisherEngine`; all rules are in the machine below it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+from tidegate_protocol.form import AttributeValue
+
+from ._aio import AioRuntime
+from ._config import Address, Backoff, Limits, Timeouts
+from ._errors import Closed, TidegateError, TimedOut
+from ._options import make_limits, make_publisher_id
+from ._publisher import PublisherEngine
+from ._publishing import Publication
+
+
+class AsyncReceipt:
+    """What `publish` returns.
+
+    Await it for RabbitMQ's confirmation; it raises `NotConfirmed` if that fails.
+    """
+
+    __slots__ = ("_future", "_publication")
+
+    def __init__(self, publication: Publication) -> None:
+        self._publication = publication
+        self._future: asyncio.Future[None] | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self._publication.id
+
+    @property
+    def confirmed(self) -> bool:
+        return self._publication.settled and self._publication.error is None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        publication = self._publication
+        if not publication.settled:
+            if self._future is None:
+                self._future = asyncio.get_running_loop().create_future()
+                publication.listener = self._settled
+            # Shielded, because a second one may wait for the same receipt when the first is cancelled.
+            yield from asyncio.shield(self._future).__await__()
+        if publication.error is not None:
+            raise publication.error
+
+    def _settled(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class AsyncPublisher:
+    """Publishes to a head.
+
+    ```python
+    async with AsyncPublisher("amqp://guest:guest@localhost") as publisher:
+        receipt = await publisher.publish("quake.izu", b"...", attributes={"magnitude": 4.1})
+        await receipt
+    ```
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str | None = None,
+        *,
+        window: int | None = None,
+        limits: Limits | None = None,
+        timeouts: Timeouts | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._address = Address.parse(url)
+        self._limits = make_limits(limits, window)
+        self._timeouts = timeouts or Timeouts()
+        self._backoff = backoff or Backoff()
+        self.id = make_publisher_id(name)
+        """Name and incarnation, as subscribers see it."""
+        self._runtime: AioRuntime | None = None
+        self._engine: PublisherEngine | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def open(self) -> None:
+        """Connect; raise `ConnectionFailed` if that fails. Afterwards the publisher reconnects by itself."""
+        if self._engine is not None:
+            return
+        runtime = AioRuntime()
+        engine = PublisherEngine(
+            runtime,
+            self._address,
+            self.id,
+            self._limits,
+            self._timeouts,
+            self._backoff,
+            nullcontext(),
+            self._settled,
+        )
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()
+            await runtime.close()
+            raise
+        self._runtime, self._engine = runtime, engine
+
+    async def publish(
+        self,
+        topic: str,
+        body: bytes,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        persistent: bool = True,
+    ) -> AsyncReceipt:
+        """Publish; waits only for a place in the window. Await the receipt for the confirmation."""
+        engine = self._running()
+        machine = engine.machine
+        draft = machine.draft(topic, body, attributes, persistent)
+        while machine.full:
+            await self._change()
+            engine = self._running()
+        publication = machine.admit(draft, time.time_ns() // 1000)
+        engine.wake.set()
+        return AsyncReceipt(publication)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all publications so far are settled; raise the first `NotConfirmed` since the last
+        flush.
+        """
+        machine = self._running().machine
+        limit_s = self._timeouts.flush_s if timeout_s is None else timeout_s
+        last = machine.last_order
+        try:
+            async with asyncio.timeout(limit_s):
+                while not machine.settled_up_to(last):
+                    await self._change()
+        except TimeoutError:
+            raise TimedOut(f"confirming {machine.unsettled} publications", limit_s) from None
+        failure = machine.take_failure()
+        if failure is not None:
+            raise failure
+
+    async def close(self) -> None:
+        """Flush, for at most `timeouts.close_s`, and disconnect.
+
+        Receipts still open fail with `NotConfirmed`.
+        """
+        engine, runtime = self._engine, self._runtime
+        if engine is None or runtime is None:
+            return
+        problem: TidegateError | None = None
+        try:
+            await self.flush(self._timeouts.close_s)
+        except TidegateError as error:
+            problem = error
+        finally:
+            self._engine = self._runtime = None
+            await engine.close()
+            await runtime.close()
+            self._settled()
+        if problem is not None:
+            raise problem
+
+    @property
+    def unconfirmed(self) -> int:
+        """Publications without confirmation."""
+        return self._engine.machine.unsettled if self._engine else 0
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _running(self) -> PublisherEngine:
+        if self._engine is None:
+            raise Closed("the publisher")
+        return self._engine
+
+    async def _change(self) -> None:
+        """Wait until something was settled."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _settled(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)

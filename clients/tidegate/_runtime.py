@@ -1,0 +1,129 @@
+"""What the engines need from the world: connections, channels, signals, time and tasks.
+
+There are two implementations, `_aio.py` on asyncio and aio-pika, and `_threaded.py` on a thread with pika's
+own loop. The engines (`_control`, `_publisher`, `_subscriber`) are coroutines that await nothing but what is
+listed here, so they run on both, and on a simulator. What always holds in a runtime: everything of one client
+happens in one thread (or one event loop), callbacks never call back into the runtime in a way that waits, and
+what an implementation raises is a `TidegateError`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from ._config import Address, Timeouts
+from ._errors import ConnectionLost
+from ._publishing import Publication, Topic
+
+Deliver = Callable[[int, str, bytes, str | None, Mapping[str, Any] | None, bool], None]
+"""Delivery tag, topic, body, message id, headers, redelivered."""
+Confirm = Callable[[int, bool, bool], None]
+"""Delivery tag, all up to it, accepted."""
+Reply = Callable[[str | None, bytes], None]
+"""Correlation id, body."""
+Returned = Callable[[str | None], None]
+"""Correlation id of a request that reached nobody."""
+
+
+class ChannelLost(ConnectionLost):
+    """RabbitMQ closed one channel, or the connection below it; `code` is AMQP's, 0 where there is none."""
+
+    def __init__(self, address: str, problem: str, code: int = 0) -> None:
+        super().__init__(address, problem)
+        self.code = code
+
+
+class Signal(Protocol):
+    """Wakes one coroutine.
+
+    Setting it before anybody waits is not lost; setting it twice is the same as once.
+    """
+
+    def set(self) -> None: ...
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until set, and clear it. False if the time passed first."""
+        ...
+
+
+class Channel(Protocol):
+    """One AMQP channel. `lost` says why it is of no use any more."""
+
+    lost: ChannelLost | None
+
+    async def publish(self, publications: Sequence[Publication], topics: Mapping[str, Topic]) -> None: ...
+
+    async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
+        """Start an exclusive consumer."""
+        ...
+
+    async def listen(self, reply: Reply) -> None:
+        """Take the answers to requests sent on this channel."""
+        ...
+
+    async def request(
+        self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int
+    ) -> None: ...
+
+    async def acknowledge(self, acks: Sequence[tuple[int, bool]]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """One AMQP connection. Closing it, or losing it, loses its channels."""
+
+    @property
+    def usable(self) -> bool: ...
+
+    async def open_channel(
+        self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
+    ) -> Channel: ...
+
+    async def close(self) -> None: ...
+
+
+class Task(Protocol):
+    def cancel(self) -> Any: ...
+
+
+class Runtime(Protocol):
+    def now(self) -> float:
+        """Seconds, monotonic."""
+        ...
+
+    def chance(self) -> float:
+        """A random number in [0, 1)."""
+        ...
+
+    def signal(self) -> Signal: ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> Task: ...
+
+    async def connect(self, address: Address, name: str, timeouts: Timeouts) -> Connection:
+        """Open a connection within `timeouts.connect_s`; raise `ConnectionFailed`."""
+        ...
+
+
+class Gate:
+    """Lets one coroutine pass at a time, in order of arrival."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._busy = False
+        self._queue: deque[Signal] = deque()
+
+    async def __aenter__(self) -> None:
+        if not self._busy:
+            self._busy = True
+            return
+        turn = self._runtime.signal()
+        self._queue.append(turn)
+        await turn.wait()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._queue:
+            self._queue.popleft().set()
+        else:
+            self._busy = False

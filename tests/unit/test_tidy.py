@@ -1,0 +1,257 @@
+"""Reads the source and holds it to the architecture: import arrows, purity of agents, sizes, public names.
+
+Each rule is a function from a package's folder to its violations, so that each can be shown to find one: a
+rule that can't fail is worth nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+
+# Who may import whom. A package that does not exist yet has nothing to break.
+ARROWS: dict[str, set[str]] = {
+    "protocol/tidegate_protocol": set(),
+    "agents/tidegate_agents": {"tidegate_protocol"},
+    "brokers/tidegate_brokers": {"tidegate_protocol", "tidegate_agents"},
+    "clients/tidegate": {"tidegate_protocol"},
+    "simulator/tidegate_simulator": {"tidegate_protocol", "tidegate_agents", "tidegate"},
+    "analytics/tidegate_analytics": {"tidegate_protocol"},
+}
+CLI = "cli/tidegate_cli"
+PACKAGES = {name: ROOT / name for name in (*ARROWS, CLI) if (ROOT / name).is_dir()}
+OURS = {Path(name).name for name in (*ARROWS, CLI)}
+
+# An agent gets time and randomness as arguments and does no I/O, or its simulation would prove nothing.
+# fmt: off
+IMPURE_MODULES = frozenset({
+    "aio_pika", "aiormq", "asyncio", "builtins", "concurrent", "ctypes", "datetime", "http",
+    "httpx", "importlib", "io", "logging", "multiprocessing", "os", "pamqp", "pathlib", "pika",
+    "prometheus_client", "random", "requests", "secrets", "select", "selectors", "shutil", "signal",
+    "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib",
+    "uuid", "uvloop",
+})
+# fmt: on
+IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
+
+LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+
+PUBLIC_NAMES: list[str] = []
+
+
+def modules(package: Path) -> Iterator[tuple[Path, str, ast.Module]]:
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text()
+        yield path, text, ast.parse(text, str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every absolute import, also those inside functions and under TYPE_CHECKING: an arrow is an arrow."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module or ""
+
+
+def wrong_arrows(package: Path, allowed: set[str]) -> list[str]:
+    return [
+        f"{path.name}:{line}: {package.name} must not import {name}"
+        for path, _, tree in modules(package)
+        for line, name in imports(tree)
+        if name.split(".")[0] in OURS - allowed - {package.name}
+    ]
+
+
+def impurities(package: Path) -> list[str]:
+    found = []
+    for path, _, tree in modules(package):
+        found += [
+            f"{path.name}:{line}: imports {name}"
+            for line, name in imports(tree)
+            if name.split(".")[0] in IMPURE_MODULES
+        ]
+        found += [
+            f"{path.name}:{node.lineno}: calls {node.func.id}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
+        ]
+    return found
+
+
+def long_functions(package: Path) -> list[str]:
+    return [
+        f"{path.name}:{node.lineno}: {node.name} has {length} lines"
+        for path, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+
+
+def long_files(package: Path) -> list[str]:
+    return [
+        f"{path.name}: {length} lines"
+        for path, text, _ in modules(package)
+        if (length := text.count("\n")) > FILE_LINES_MAX
+    ]
+
+
+def missing_docstrings(package: Path) -> list[str]:
+    return [f"{path.name}: no docstring" for path, _, tree in modules(package) if not ast.get_docstring(tree)]
+
+
+def leftovers(package: Path) -> list[str]:
+    return [
+        f"{path.name}:{number}: {line.strip()}"
+        for path, text, _ in modules(package)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if LEFTOVERS.search(line)
+    ]
+
+
+def declared_names(package: Path) -> list[str]:
+    """`__all__` of a package, read without importing it."""
+    for node in ast.parse((package / "__init__.py").read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            return sorted(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+    return []
+
+
+every_package = pytest.mark.parametrize("package", PACKAGES.values(), ids=lambda path: path.name)
+
+
+@pytest.mark.parametrize("name", sorted(ARROWS.keys() & PACKAGES.keys()))
+def test_imports_point_one_way(name: str) -> None:
+    assert wrong_arrows(PACKAGES[name], ARROWS[name]) == []
+
+
+def test_agents_are_pure() -> None:
+    assert impurities(PACKAGES["agents/tidegate_agents"]) == []
+
+
+@every_package
+def test_functions_are_short(package: Path) -> None:
+    assert long_functions(package) == []
+
+
+@every_package
+def test_files_are_short(package: Path) -> None:
+    assert long_files(package) == []
+
+
+@every_package
+def test_modules_have_a_docstring(package: Path) -> None:
+    assert missing_docstrings(package) == []
+
+
+@every_package
+def test_nothing_is_left_for_later(package: Path) -> None:
+    assert leftovers(package) == []
+
+
+@every_package
+def test_packages_are_typed(package: Path) -> None:
+    assert (package / "py.typed").exists()
+
+
+def test_public_names_of_the_sdk() -> None:
+    assert declared_names(PACKAGES["clients/tidegate"]) == sorted(PUBLIC_NAMES)
+
+
+def test_the_packages_are_there() -> None:
+    assert {"tidegate_protocol", "tidegate_agents", "tidegate_brokers", "tidegate", "tidegate_cli"} <= {
+        path.name for path in PACKAGES.values()
+    }
+
+
+# Each rule finds a violation, and leaves a tidy file alone.
+
+TIDY = '"""A tidy module."""\n\nimport math\n\nfrom tidegate_protocol import names\n\nPI = math.pi\n'
+Rule = Callable[[Path], list[str]]
+
+
+def arrows_of_an_agent(package: Path) -> list[str]:
+    return wrong_arrows(package, ARROWS["agents/tidegate_agents"])
+
+
+def arrows_of_a_client(package: Path) -> list[str]:
+    return wrong_arrows(package, ARROWS["clients/tidegate"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "untidy"),
+    [
+        (arrows_of_an_agent, "import tidegate_brokers\n"),
+        (arrows_of_an_agent, "from tidegate_brokers.rabbitmq import Connection\n"),
+        (arrows_of_an_agent, "import tidegate\n"),
+        (arrows_of_an_agent, "import tidegate_cli.main\n"),
+        (arrows_of_an_agent, "def f():\n    from tidegate_simulator import world\n"),
+        (arrows_of_a_client, "import tidegate_brokers\n"),
+        (arrows_of_a_client, "import tidegate_agents\n"),
+        (impurities, "import time\n"),
+        (impurities, "from os import path\n"),
+        (impurities, "import asyncio.subprocess\n"),
+        (impurities, "from random import random\n"),
+        (impurities, "def f():\n    return open('x')\n"),
+        (impurities, "print('x')\n"),
+        (long_functions, "def f():\n" + "    pass\n" * FUNCTION_LINES_MAX),
+        (long_functions, "class C:\n    async def f(self):\n" + "        pass\n" * FUNCTION_LINES_MAX),
+        (long_files, "x = 1\n" * FILE_LINES_MAX),
+        (leftovers, "# TODO: later\n"),
+        (leftovers, "raise NotImplementedError\n"),
+    ],
+)
+def test_each_rule_can_fail(rule: Rule, untidy: str, tmp_path: Path) -> None:
+    (tmp_path / "sample.py").write_text(TIDY)
+    assert rule(tmp_path) == []
+    (tmp_path / "sample.py").write_text(TIDY + untidy)
+    assert len(rule(tmp_path)) == 1
+
+
+def test_a_missing_docstring_is_found(tmp_path: Path) -> None:
+    (tmp_path / "sample.py").write_text("x = 1\n")
+    assert missing_docstrings(tmp_path) == ["sample.py: no docstring"]
+
+
+def test_declared_names_are_read(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text('__all__ = ["b", "a"]\n')
+    assert declared_names(tmp_path) == ["a", "b"]
+    (tmp_path / "__init__.py").write_text('__all__: list[str] = ["b", "c"]\n')
+    assert declared_names(tmp_path) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    "skipping",
+    [
+        "import pytest\ndef test(): pytest.skip('no Docker')",
+        "import pytest\n@pytest.mark.skip('no Docker')\ndef test(): pass",
+        "import pytest\npytest.skip('no Docker', allow_module_level=True)",
+    ],
+    ids=["in the test", "by mark", "whole module"],
+)
+@pytest.mark.parametrize("ci", [True, False])
+def test_a_skip_is_a_failure_in_ci_only(skipping: str, ci: bool, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_sample.py").write_text(
+        f"{skipping}\n\ndef test_good(): pass\n\n@pytest.mark.xfail\ndef test_known(): assert False\n"
+    )
+    environment = {**os.environ, "CI": "true" if ci else "false"}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(tmp_path)]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert "no Docker" in run.stdout
+    assert ("a skip is a failure" in run.stdout) is ci
+    assert (run.returncode in (1, 2)) is ci, run.stdout
