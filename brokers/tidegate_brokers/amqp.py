@@ -1,7 +1,8 @@
 """One AMQP connection that is kept open: opened, watched, and opened again with a growing, bounded delay.
 
-A `ConnectionKeeper` hands every fresh connection to its `setup` and tells `on_lost` when it is gone. Keepers are
-independent of one another, so a dead neighbour delays nobody. It knows nothing of what runs over the connection.
+A `ConnectionKeeper` hands every fresh connection to its `setup` and tells `on_lost` when it is gone.
+Keepers are independent of one another, so a dead neighbour delays nobody. It knows nothing of what runs
+over the connection.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ QUIET_FAILURES: Final = 20
 """After the first, only every so many failures in a row is logged as a warning."""
 
 LOST: Final = (ConnectionError, TimeoutError, OSError, asyncio.CancelledError, ChannelInvalidStateError)
-"""What aiormq raises from an operation whose connection or channel has gone, cancellation of its futures included."""
+"""What aiormq raises from an operation whose connection or channel has gone; it cancels futures, too."""
 
 
 async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
@@ -53,7 +54,7 @@ async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
         raise RabbitForbidden(
             where,
             f"the virtual host {vhost} does not exist or the user has no right to it",
-            f"run: rabbitmqctl add_vhost {vhost}, and rabbitmqctl set_permissions -p {vhost} <user> '.*' '.*' '.*'",
+            f"run: rabbitmqctl add_vhost {vhost}, rabbitmqctl set_permissions -p {vhost} USER '.*' '.*' '.*'",
         ) from None
     except TimeoutError:
         raise RabbitUnreachable(
@@ -72,7 +73,7 @@ def _reason(error: Exception) -> str:
 
 
 def lost_by_connection(error: BaseException) -> bool:
-    """Whether an operation failed because its connection went, rather than because this task was cancelled."""
+    """Whether an operation failed because its connection went, and not because this task was cancelled."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError):
         return task is not None and not task.cancelling()
@@ -130,7 +131,7 @@ class ConnectionKeeper:
             await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10)))
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Return once set up; raise what is in the way when that can't pass by itself, or when time is over."""
+        """Return once set up; raise what is in the way if it can't pass by itself or when time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self.up.is_set():

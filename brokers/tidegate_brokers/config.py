@@ -1,8 +1,9 @@
-"""The options of a head and of an edge process: the one place where each is described, with unit, default and range.
+"""The options of a head and of an edge process: the one place where each is described, with unit, default
+and range.
 
-Both are frozen. Nothing here opens a file or reads the environment by itself: `settings.py` does that, and renders
-`docs/configuration.md` from these very fields. Derived addresses (management, link, client) are properties, so that an
-operator gives each address once.
+Both are frozen. Nothing here opens a file or reads the environment by itself: `settings.py` does that, and
+renders `docs/configuration.md` from these very fields. Derived addresses (management, link, client) are
+properties, so that an operator gives each address once.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class EdgeConfig(BrokerConfig):
     )
     client_url: AmqpUrl | None = Field(
         None,
-        description="AMQP address of this edge as subscribers reach it. Default: `url`. Credentials are left out.",
+        description="Address of this edge as subscribers reach it; credentials are left out. Default: `url`.",
     )
     link_url: AmqpUrl | None = Field(
         None, description="AMQP address of this edge as the head's RabbitMQ reaches it. Default: `url`."

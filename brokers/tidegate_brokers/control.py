@@ -1,11 +1,12 @@
 """Control messages over a connection of their own, so that they never queue behind data.
 
-A `ControlChannel` speaks to one RabbitMQ. It sends requests and receives their answers by direct reply-to, and, with
-an `Inbox`, receives what is addressed to this process. What always holds:
+A `ControlChannel` speaks to one RabbitMQ. It sends requests and receives their answers by direct reply-to,
+and, with an `Inbox`, receives what is addressed to this process. What always holds:
 
 - a request that reaches nobody comes back as `Undeliverable`, at once when there is no connection;
 - what can't be read is counted by reason, answered if its sender waits for an answer, and dropped;
-- answers go only to direct reply-to addresses, so that nobody can make us write into a queue of the data plane;
+- answers go only to direct reply-to addresses, so that nobody can make us write into a queue of the data
+  plane;
 - messages are handed on in the order in which they came.
 """
 
@@ -185,7 +186,8 @@ class ControlChannel:
             return
         mandatory = request_id is not None
         try:
-            outcome = await channel.basic_publish(
+            # On a returned message aiormq gives the message, whatever its annotation says.
+            outcome: object = await channel.basic_publish(
                 body, exchange=exchange, routing_key=key, properties=properties, mandatory=mandatory
             )
         except BaseException as error:

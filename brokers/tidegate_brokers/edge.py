@@ -1,4 +1,4 @@
-"""The process of an edge: the EOM, and the output queues on its RabbitMQ. `python -m tidegate_brokers.edge`."""
+"""The process of an edge: the EOM and its output queues. Run as `python -m tidegate_brokers.edge`."""
 
 from __future__ import annotations
 

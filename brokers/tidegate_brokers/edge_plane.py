@@ -1,9 +1,9 @@
 """What an edge keeps in its RabbitMQ: the exchange that links write to and one output queue per subscription.
 
-The subscription itself is written into the arguments of its binding, so RabbitMQ is the only memory an edge needs: a
-process that starts adopts everything from there. Like the head's plane it holds the desired state and can make a
-RabbitMQ that has lost everything agree with it. A queue that disappears while the connection stands has expired or was
-deleted by somebody: it is given up, not made again.
+The subscription itself is written into the arguments of its binding, so RabbitMQ is the only memory an edge
+needs: a process that starts adopts everything from there. Like the head's plane it holds the desired state
+and can make a RabbitMQ that has lost everything agree with it. A queue that disappears while the connection
+stands has expired or was deleted by somebody: it is given up, not made again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EdgePlane:
     """By name of the output queue."""
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
-        """Take over the subscriptions a predecessor left, and remove second bindings a crash may have left."""
+        """Take over what a predecessor left, and remove second bindings that a crash may have left."""
         for queue, subscriptions in (await self._list(management)).items():
             self.outputs[queue] = subscriptions[0]
             for surplus in subscriptions[1:]:

@@ -13,7 +13,7 @@
     │   └── RabbitBadAnswer             an answer that makes no sense here
     └── (TopologyError and EmbeddedError: their tree is drawn at the end of this file)
 
-Every message says what is wrong and what to do, and none of them holds a password: `where` is a redacted address.
+Every message says what is wrong and what to do. None holds a password: `where` is a redacted address.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PortTaken(BrokerError):
     def __init__(self, host: str, port: int, problem: str) -> None:
         self.host = host
         self.port = port
-        super().__init__(f"cannot listen on {host}:{port} ({problem}); choose another http_port, or 0 for any free one")
+        remedy = "choose another http_port, or 0 for any free one"
+        super().__init__(f"cannot listen on {host}:{port} ({problem}); {remedy}")
 
 
 class AlreadyRunning(BrokerError):
@@ -64,7 +65,7 @@ class AlreadyRunning(BrokerError):
     def __init__(self, role: str, broker: str, where: str) -> None:
         self.broker = broker
         super().__init__(
-            f"another {role} process named {broker} runs on {where}; stop it, or give this one a name of its own"
+            f"another {role} process named {broker} runs on {where}; stop it, or give this one another name"
         )
 
 
@@ -116,7 +117,8 @@ class PluginMissing(RabbitError):
 
     def __init__(self, where: str, plugin: str) -> None:
         self.plugin = plugin
-        super().__init__(where, f"the plugin {plugin} is not enabled", f"run: rabbitmq-plugins enable {plugin}")
+        remedy = f"run: rabbitmq-plugins enable {plugin}"
+        super().__init__(where, f"the plugin {plugin} is not enabled", remedy)
 
 
 class RabbitBadAnswer(RabbitError):

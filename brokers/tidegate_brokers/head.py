@@ -1,10 +1,11 @@
-"""The process of a head: the HOM on its RabbitMQ, links to edges and neighbours. `python -m tidegate_brokers.head`."""
+"""The process of a head: the HOM and its links. Run as `python -m tidegate_brokers.head`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
+from functools import partial
 
 from aiormq.abc import AbstractChannel
 from tidegate_agents.config import HeadConfig as AgentConfig
@@ -94,7 +95,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         worker,
         own,
         PLUGINS_NEEDED,
-        lambda: [],
+        list,
         control_required=True,
         others=tuple(neighbours.values()),
     )
@@ -103,13 +104,12 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
 def _count_routes(plane: HeadPlane, metrics: BrokerMetrics) -> None:
     for kind in LinkKind:
         neighbours = kind is LinkKind.HEAD
-        metrics.routes.labels(kind.value).set_function(
-            lambda neighbours=neighbours: sum(
-                len(patterns)
-                for target, patterns in plane.routes.items()
-                if (target in plane.neighbours) == neighbours
-            )
-        )
+        metrics.routes.labels(kind.value).set_function(partial(_routes_count, plane, neighbours))
+
+
+def _routes_count(plane: HeadPlane, neighbours: bool) -> int:
+    routes = plane.routes.items()
+    return sum(len(patterns) for target, patterns in routes if (target in plane.neighbours) == neighbours)
 
 
 if __name__ == "__main__":

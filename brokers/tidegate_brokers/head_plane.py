@@ -1,9 +1,9 @@
 """What a head keeps in its RabbitMQ: exchanges, link queues, shovels, routes, and the limit on what may wait.
 
-The plane holds the *desired* state: links and, per link, patterns. `adopt` fills it with what a predecessor left,
-`perform` changes it by one action, and `assert_all` makes RabbitMQ agree with it, whether nothing or everything is
-missing. Each of them may be repeated after a failure at any point. It decides nothing: which links and routes there
-are is the agent's business.
+The plane holds the *desired* state: links and, per link, patterns. `adopt` fills it with what a predecessor
+left, `perform` changes it by one action, and `assert_all` makes RabbitMQ agree with it, whether nothing or
+everything is missing. Each of them may be repeated after a failure at any point. It decides nothing: which
+links and routes there are is the agent's business.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class HeadPlane:
     # Routes
 
     def _exchanges(self, target: str | None = None) -> list[str]:
-        """Where publications come in that may go to `target`: never from the target itself, so nothing echoes."""
+        """Where publications come in that may go to `target`: not from the target itself: no echo."""
         return [PUBLISH_EXCHANGE, *(ingress_exchange(n) for n in sorted(self.neighbours) if n != target)]
 
     async def _change_routes(self, channel: AbstractChannel, change: ChangeRoutes) -> None:

@@ -1,7 +1,8 @@
-"""The process's own HTTP answers: /healthz, /readyz and /metrics. Nothing else, and nothing that changes anything.
+"""The process's own HTTP answers: /healthz, /readyz and /metrics. Nothing else, and nothing that changes
+anything.
 
-A few lines on asyncio instead of a web framework, with bounds on time, size and connections. `/healthz` answers while
-the event loop turns; `/readyz` answers 503 with the reasons until the broker can do its work.
+A few lines on asyncio instead of a web framework, with bounds on time, size and connections. `/healthz`
+answers while the event loop turns; `/readyz` answers 503 with the reasons until the broker can do its work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A small client of RabbitMQ's management API: what AMQP 0-9-1 can't do (policies, shovels, listings).
 
-Bound to one RabbitMQ and one virtual host. Every failure is a class of `errors.py`; a refused or timed-out connection
-and a 5xx answer are tried again a bounded number of times, because each request here may be repeated safely. It knows
-nothing of links, routes or subscriptions.
+Bound to one RabbitMQ and one virtual host. Every failure is a class of `errors.py`; a refused or timed-out
+connection and a 5xx answer are tried again a bounded number of times, because each request here may be
+repeated safely. It knows nothing of links, routes or subscriptions.
 """
 
 from __future__ import annotations
@@ -135,13 +135,13 @@ class Management:
         return sorted(str(item["name"]) for item in found if str(item["name"]).startswith(prefix))
 
     async def bindings_from(self, exchange: str) -> list[Json]:
-        """All bindings with this source, with their arguments. Read from the database, so never out of date."""
+        """All bindings with this source, with arguments. Read from the database, so never out of date."""
         path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
         found = await self._get(path)
         return [] if found is None else self._list(found)
 
     async def queues(self, prefix: str) -> AsyncIterator[Json]:
-        """Name, depth and acknowledged messages of queues that start with `prefix`; a few seconds old."""
+        """Name, depth and acknowledged messages of queues that start with `prefix`; seconds old."""
         query = f"page_size={PAGE_SIZE}&use_regex=true&name={quote('^' + re.escape(prefix), safe='')}"
         columns = "columns=name,messages,message_stats.ack"
         for page in range(1, PAGES_MAX + 1):

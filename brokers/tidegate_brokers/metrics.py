@@ -1,4 +1,5 @@
-"""What a broker process counts, on a registry that is passed in. Names and labels are public; labels are bounded.
+"""What a broker process counts, on a registry that is passed in. Names and labels are public; labels are
+bounded.
 
 The vocabulary of every label is fixed by the protocol (kinds, reasons) or by the configuration (link targets,
 connections), never by what a client sends.

@@ -1,8 +1,9 @@
 """A broker process from start to end, the same for heads and edges.
 
-Start: HTTP first (so that /healthz answers while RabbitMQ is awaited), then RabbitMQ's version and plugins, then the
-control channel (nobody of the same name may run), then the data plane; the agent begins when all that stands. End: take
-no more requests, finish those in progress within bounds, say goodbye, close. What differs is in `Parts`.
+Start: HTTP first (so that /healthz answers while RabbitMQ is awaited), then RabbitMQ's version and plugins,
+then the control channel (nobody of the same name may run), then the data plane; the agent begins when all
+that stands. End: take no more requests, finish those in progress within bounds, say goodbye, close. What
+differs is in `Parts`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Parts:
     lacking: Callable[[], list[str]]
     """What readiness lacks besides connections and data plane."""
     control_required: bool
-    """Whether the process can't begin without its control channel. An edge can: its RabbitMQ delivers without."""
+    """Whether the process can't begin without its control channel. An edge can: RabbitMQ delivers anyway."""
     others: tuple[ControlChannel, ...] = ()
 
 
@@ -76,7 +77,7 @@ class BrokerProcess:
         self._stopping = False
         self._preflight_done = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.http = HttpServer(metrics.registry, self.reasons)
 
     def reasons(self) -> list[str]:
@@ -104,8 +105,8 @@ class BrokerProcess:
         try:
             if await _unless_stopped(self._start(), stop):
                 log.info("%s is working", self._config.name)
-                waiter = asyncio.create_task(stop.wait())
-                await asyncio.wait([waiter, self._failed], return_when=asyncio.FIRST_COMPLETED)
+                waiter: asyncio.Future[Any] = asyncio.create_task(stop.wait())
+                await asyncio.wait({waiter, self._failed}, return_when=asyncio.FIRST_COMPLETED)
                 waiter.cancel()
                 await self._finish()
         finally:
@@ -167,7 +168,7 @@ class BrokerProcess:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """These tasks run for as long as the process: one that ends by itself is a bug and ends the process."""
+        """These tasks run as long as the process: one that ends by itself is a bug and ends the process."""
         if task.cancelled() or self._failed.done():
             return
         error = task.exception()

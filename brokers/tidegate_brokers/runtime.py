@@ -1,9 +1,9 @@
 """Runs an agent: events in, actions out, nothing decided here.
 
-Events are handled one at a time, in the order they were posted, and their actions are handed on at once: messages to
-control channels, timers to the event loop, everything else to the data-plane worker. An event that is posted while
-another is handled waits its turn. An agent that raises is a bug: the event is logged and counted, and the rest goes on,
-because state that is soft repairs itself and a head that ends would not.
+Events are handled one at a time, in the order they were posted, and their actions are handed on at once:
+messages to control channels, timers to the event loop, everything else to the data-plane worker. An event
+that is posted while another is handled waits its turn. An agent that raises is a bug: the event is logged
+and counted, and the rest goes on, because state that is soft repairs itself and a head that ends would not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reading a configuration: flags over environment over file over default, with errors that name the option.
 
-Each value keeps its source, so that an error says where to look. Values of addresses are never repeated in an error,
-because they hold passwords. Also renders the reference of all options for `docs/configuration.md`.
+Each value keeps its source, so that an error says where to look. Values of addresses are never repeated in
+an error, because they hold passwords. Also renders the reference of all options for
+`docs/configuration.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def load_config(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> C:
-    """Build `model` from all sources, or raise `ConfigurationError` for the first option that does not fit."""
+    """Build `model` from all sources, or raise `ConfigurationError` for the first option that is wrong."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     if file is not None:
@@ -120,8 +121,9 @@ def render_reference() -> str:
         "Options of `tidegate head` and `tidegate edge`. This page is made from the code "
         "(`tidegate_brokers.settings.render_reference`).",
         "",
-        "An option is taken from the first of: a flag (`--option-name`), the environment (`TIDEGATE_OPTION_NAME`, lists "
-        "as JSON), the TOML file given with `--config` (`option_name = …`), its default. Addresses are URLs "
+        "An option is taken from the first of: a flag (`--option-name`), the environment "
+        "(`TIDEGATE_OPTION_NAME`, lists as JSON), the TOML file given with `--config` "
+        "(`option_name = …`), its default. Addresses are URLs "
         "`amqp://user:password@host:port/vhost`; passwords never appear in logs, errors or metrics.",
     ]
     for title, model in (
@@ -152,9 +154,7 @@ def _type(info: FieldInfo) -> str:
         return "list"
     if ServerUrl in options or any(ServerUrl in get_args(option) for option in options):
         return "URL"
-    return {"str": "text", "int": "whole number", "float": "number"}.get(
-        options[0].__name__, options[0].__name__
-    )
+    return {str: "text", int: "whole number", float: "number"}[options[0]]
 
 
 def _default(info: FieldInfo) -> str:

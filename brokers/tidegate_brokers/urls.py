@@ -1,7 +1,7 @@
 """Addresses that hold a password and never show it.
 
-A `ServerUrl` is what a configuration gives for an AMQP or a management address. Its text forms are redacted; only
-`reveal()` returns the password, and only the places that open a connection call it.
+A `ServerUrl` is what a configuration gives for an AMQP or a management address. Its text forms are
+redacted; only `reveal()` returns the password, and only the places that open a connection call it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_USER: Final = "guest"
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """`scheme://user:password@host:port/vhost`; the virtual host is RabbitMQ's default where the address names none."""
+    """`scheme://user:password@host:port/vhost`; the virtual host is `/` where the address names none."""
 
     scheme: str
     host: str

@@ -1,12 +1,13 @@
 """Carries out data-plane actions, one after another, until each is done.
 
-The worker owns a connection to the broker's own RabbitMQ. Whenever that connection is new, and every so often besides,
-it makes RabbitMQ agree with the plane's desired state before it goes on; a RabbitMQ that was restarted or wiped is
-thereby repaired. What always holds:
+The worker owns a connection to the broker's own RabbitMQ. Whenever that connection is new, and every so
+often besides, it makes RabbitMQ agree with the plane's desired state before it goes on; a RabbitMQ that was
+restarted or wiped is thereby repaired. What always holds:
 
-- actions are carried out in the order given, and the next one starts when the one before is done or refused for good;
-- a failure that may pass (a lost connection, a RabbitMQ that starts) is retried for as long as the process lives, with
-  a growing, bounded delay; a refusal becomes `ActionFailed`;
+- actions are carried out in the order given, and the next one starts when the one before is done or refused
+  for good;
+- a failure that may pass (a lost connection, a RabbitMQ that starts) is retried for as long as the process
+  lives, with a growing, bounded delay; a refusal becomes `ActionFailed`;
 - the routine look at RabbitMQ happens between actions, never during one.
 """
 
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 ACTIONS_MAX: Final = 200_000
 REFUSALS_MAX: Final = 3
-"""How often RabbitMQ may refuse an action, with everything asserted again in between, before it is given up."""
+"""How often RabbitMQ may refuse an action, everything asserted anew in between, until it is given up."""
 PERFORM_TIMEOUT_S: Final = 60.0
 ASSERT_TIMEOUT_S: Final = 300.0
 ROUTINES_PER_ASSERT: Final = 6
@@ -128,7 +129,7 @@ class PlaneWorker:
             await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(failures, 10)))
 
     async def _session(self) -> None:
-        """Assert everything, then work, on one channel; ends when that channel or its connection is of no more use."""
+        """Assert everything, then work, on one channel; ends when that channel or its connection has gone."""
         connection = self._connection
         if connection is None:
             return

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate import AsyncPublisher, AsyncSubscriber, Message, Subscription
+from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
 from tidegate_protocol.topics import matches
 
 from .pacing import Pacer
@@ -61,7 +61,7 @@ class Watch:
     """What one subscription saw."""
 
     interest: Interest
-    subscription: Subscription
+    subscription: AsyncSubscription
     seen: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -156,7 +156,7 @@ class EarlyWarning:
                 self._published[topic] += 1
 
 
-def _counter(seen: Counter[str]):  # type: ignore[no-untyped-def]
+def _counter(seen: Counter[str]) -> Callable[[Message], None]:
     def count(message: Message) -> None:
         seen[message.id or "foreign"] += 1
 

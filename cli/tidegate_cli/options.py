@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
 
 from tidegate_brokers.config import BrokerConfig
+from tidegate_brokers.logs import set_up_logging
+from tidegate_brokers.process import run_until_signalled
 from tidegate_brokers.settings import ENVIRONMENT_PREFIX, flag_name, load_config
 
 C = TypeVar("C", bound=BrokerConfig)
 
 
-def broker_command(name: str, model: type[C], run_broker: Callable[[C], None], summary: str) -> click.Command:
+def broker_command(
+    name: str, model: type[C], run_broker: Callable[[C, asyncio.Event], Coroutine[Any, Any, None]], summary: str
+) -> click.Command:
     """A command with one flag per option of `model`, and `--config` for a file."""
 
     def callback(config: Path | None, **flags: object) -> None:
-        run_broker(load_config(model, config, os.environ, flags))
+        options = load_config(model, config, os.environ, flags)
+        set_up_logging(options.log_level, options.log_format)
+        sys.exit(run_until_signalled(run_broker, options))
 
     file = click.Option(
         ["--config"],

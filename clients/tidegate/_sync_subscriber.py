@@ -30,8 +30,11 @@ Callback = Callable[[Message], object]
 class Subscription:
     """One subscription: iterate over it, or `get` one message, unless it was given a callback."""
 
-    def __init__(self, subscriber: Subscriber, inbox: Inbox, on_late: Callback | None) -> None:
+    def __init__(
+        self, subscriber: Subscriber, runtime: ThreadRuntime, inbox: Inbox, on_late: Callback | None
+    ) -> None:
         self._subscriber = subscriber
+        self._runtime = runtime
         self._inbox = inbox
         self._on_late = on_late
         self._engine: SubscriptionEngine | None = None
@@ -137,18 +140,24 @@ class Subscription:
             logger.exception("a callback failed on %r", message)
 
     def _on_change(self) -> None:
-        """In the I/O thread.
+        """In the I/O thread, for each message and at the end.
 
-        A look without the lock is enough: who begins to wait looks into the buffer first.
-        """
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        A look without the lock is enough: who begins to wait looks into the buffer first. Waking a thread
+        costs more than a message, so it is done once for all messages that came together."""
+        if not self._waiting:
+            return
+        if self._engine is None or self._engine.ended:
+            self._notify()
+        else:
+            self._runtime.after_chunk(self._notify)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _ended(self) -> None:
         """Wait for a callback that is running, unless it is the one that closes us."""
-        with self._changed:
-            self._changed.notify_all()
+        self._notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._subscriber._timeouts.close_s)
 
@@ -218,7 +227,7 @@ class Subscriber:
         runtime, engine = self._running()
         request = make_request(self.name, pattern, deadline, expires_s)
         inbox = make_inbox(deadline, acknowledge, prefetch, self._limits)
-        subscription = Subscription(self, inbox, on_late)
+        subscription = Subscription(self, runtime, inbox, on_late)
         subscription._start(runtime.call(engine.subscribe(request, inbox, subscription._on_change)), callback)
         self._subscriptions.append(subscription)
         return subscription

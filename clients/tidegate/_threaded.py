@@ -4,9 +4,7 @@ The thread serves heartbeats, confirmations and deliveries while the application
 coroutines, and a coroutine needs no event loop but somebody who resumes it: here `_Task` does, whenever the
 signal it waits for is set or its time is over. Signals may be set from any thread; everything else happens in
 the loop's thread.
-
-pika's connection is extended at two places (see `_wire.py`): it reads content headers without damaging
-floating-point attributes, and it writes ready-made frames, many publications at a time."""
+"""
 
 from __future__ import annotations
 
@@ -19,14 +17,15 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import pika
-from pika import exceptions, frame
+from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 
 from ._config import Address, Timeouts
 from ._errors import AccessRefused, Closed, ConnectionFailed
+from ._pika_codec import CodecConnection, Properties
 from ._publishing import Publication, Topic
 from ._runtime import ChannelLost, Confirm, Deliver, Reply, Returned, Signal
-from ._wire import FRAME_HEADER, decode_properties, frames
+from ._wire import frames
 
 logger = logging.getLogger(__name__)
 
@@ -118,38 +117,6 @@ class _Task:
         self._coroutine.close()
 
 
-class _Properties:
-    """Content properties as our consumers need them."""
-
-    __slots__ = ("correlation_id", "headers", "message_id")
-
-    def __init__(self, found: dict[str, Any]) -> None:
-        self.headers = found.get("headers")
-        self.message_id = found.get("message_id")
-        self.correlation_id = found.get("correlation_id")
-
-
-class _PikaConnection(pika.SelectConnection):  # type: ignore[misc]
-    """pika's connection with our codec."""
-
-    def _read_frame(self) -> tuple[int, Any]:
-        data = self._frame_buffer
-        if len(data) < 7 or data[0] != FRAME_HEADER:
-            return super()._read_frame()  # type: ignore[no-any-return]
-        end = 8 + int.from_bytes(data[3:7], "big")
-        if end > len(data):
-            return 0, None
-        if data[end - 1] != 0xCE:
-            raise exceptions.InvalidFrameError("Invalid FRAME_END marker")
-        body_size = int.from_bytes(data[11:19], "big")
-        properties = _Properties(decode_properties(data, 19))
-        return end, frame.Header(int.from_bytes(data[1:3], "big"), body_size, properties)
-
-    def emit(self, payload: bytes) -> None:
-        """Write frames that are encoded already."""
-        self._output_marshaled_frames([payload])
-
-
 class PikaChannel:
     """See `_runtime.Channel`."""
 
@@ -169,9 +136,11 @@ class PikaChannel:
 
         await self._rpc(start)
         if returned is not None:
-            self._channel.add_on_return_callback(
-                lambda _c, _m, properties, _b: returned(properties.correlation_id)
-            )
+
+            def came_back(_: Any, __: Any, properties: Properties, ___: bytes) -> None:
+                returned(properties.correlation_id)
+
+            self._channel.add_on_return_callback(came_back)
         if confirm is not None:
 
             def confirmed(method_frame: Any) -> None:
@@ -196,27 +165,22 @@ class PikaChannel:
             )
 
     async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
-        def delivered(_: Any, method: Any, properties: _Properties, body: bytes) -> None:
-            deliver(
-                method.delivery_tag,
-                method.routing_key,
-                body,
-                properties.message_id,
-                properties.headers,
-                method.redelivered,
-            )
+        def received(tag: int, key: str, body: bytes, properties: dict[str, Any], redelivered: bool) -> None:
+            deliver(tag, key, body, properties.get("message_id"), properties.get("headers"), redelivered)
 
+        self._connection.pika.take_deliveries(self._channel.channel_number, received)
         await self._rpc(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done))
         await self._rpc(
-            lambda done: self._channel.basic_consume(queue, delivered, exclusive=True, callback=done)
+            lambda done: self._channel.basic_consume(queue, _unused, exclusive=True, callback=done)
         )
 
     async def listen(self, reply: Reply) -> None:
-        def delivered(_: Any, __: Any, properties: _Properties, body: bytes) -> None:
-            reply(properties.correlation_id, body)
+        def received(_: int, __: str, body: bytes, properties: dict[str, Any], ___: bool) -> None:
+            reply(properties.get("correlation_id"), body)
 
+        self._connection.pika.take_deliveries(self._channel.channel_number, received)
         await self._rpc(
-            lambda done: self._channel.basic_consume(DIRECT_REPLY_TO, delivered, auto_ack=True, callback=done)
+            lambda done: self._channel.basic_consume(DIRECT_REPLY_TO, _unused, auto_ack=True, callback=done)
         )
 
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
@@ -238,6 +202,7 @@ class PikaChannel:
 
     async def close(self) -> None:
         if self.lost is None:
+            self._connection.pika.leave_deliveries(self._channel.channel_number)
             await self._rpc(lambda _: self._channel.close(), closing=True)
 
     async def _rpc(self, start: Callable[[Callable[..., None]], Any], closing: bool = False) -> None:
@@ -268,6 +233,7 @@ class PikaChannel:
     def _lose(self, reason: ChannelLost) -> None:
         if self.lost is None:
             self.lost = reason
+            self._connection.pika.leave_deliveries(self._channel.channel_number)
             if self._rpc_signal is not None:
                 self._rpc_signal.set()
             self._on_lost()
@@ -295,12 +261,13 @@ class PikaConnection:
             stack_timeout=timeouts.connect_s,
             client_properties={"connection_name": name},
         )
-        self.pika = _PikaConnection(
+        self.pika = CodecConnection(
             parameters,
             on_open_callback=lambda _: self._opened.set(),
             on_open_error_callback=self._failed,
             on_close_callback=self._closed,
             custom_ioloop=runtime.loop,
+            after_chunk=runtime.run_after_chunk,
         )
 
     async def open(self, timeout_s: float) -> None:
@@ -345,6 +312,7 @@ class ThreadRuntime:
     def __init__(self, name: str) -> None:
         self.loop = IOLoop()
         self._tasks: set[_Task] = set()
+        self._after_chunk: dict[Callable[[], None], None] = {}
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -367,6 +335,14 @@ class ThreadRuntime:
         self._tasks.add(task)
         self.loop.add_callback_threadsafe(task.step)
         return task
+
+    def after_chunk(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when the data that is just being read has been worked through; in the loop."""
+        self._after_chunk[callback] = None
+
+    def run_after_chunk(self) -> None:
+        while self._after_chunk:
+            self._after_chunk.popitem()[0]()
 
     async def connect(self, address: Address, name: str, timeouts: Timeouts) -> PikaConnection:
         connection = PikaConnection(self, address, name, timeouts)
@@ -410,6 +386,10 @@ class ThreadRuntime:
             logger.exception("the I/O thread failed; this is a bug")
         finally:
             self.loop.close()
+
+
+def _unused(*_: Any) -> None:
+    """Deliveries bypass pika's callback; it wants one all the same."""
 
 
 def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:

@@ -14,7 +14,7 @@ from tidegate_protocol.messages import SubscribeReply, Subscription
 
 WORDS = st.sampled_from(["a", "b", "*", "#"])
 PATTERNS = st.lists(WORDS, min_size=1, max_size=3).map(".".join)
-SETTLE_S = 60.0
+SETTLE_S = 40.0
 
 
 @given(st.lists(st.tuples(st.booleans(), PATTERNS), max_size=30))
@@ -147,8 +147,11 @@ def play(network: Network, steps: list[Step], restarts: bool) -> dict[tuple[str,
                 call = granted[step.which % len(granted)]
                 assert isinstance(call.answer, SubscribeReply)
                 subscription = call.answer.subscription
-                network.unsubscribe(call.head, subscription.subscriber, subscription.number)
+                ending = network.unsubscribe(call.head, subscription.subscriber, subscription.number)
                 latest.pop((subscription.subscriber, subscription.pattern), None)
+                if not restarts:
+                    # Else the next request of the same client might overtake this one.
+                    network.run_until(lambda ending=ending: ending.answer is not None)  # type: ignore[misc]
         elif restarts:
             name = sorted(network.nodes)[step.which % len(network.nodes)]
             network.stop(name) if step.kind == "stop" else network.start(name)
@@ -175,7 +178,7 @@ def clear(network: Network) -> None:
         assert left == {}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32), trees(), st.lists(STEPS, max_size=25))
 def test_without_faults_every_grant_is_live_and_kept(
     seed: int, shape: tuple[dict[str, tuple[str, ...]], dict[str, str]], steps: list[Step]
@@ -196,7 +199,7 @@ def test_without_faults_every_grant_is_live_and_kept(
     clear(network)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**32),
     trees(),

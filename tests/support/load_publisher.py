@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tidegate import AsyncPublisher, Receipt
+from tidegate import AsyncPublisher, AsyncReceipt
 
 
 async def main(url: str, name: str, file: Path, rate: float, topics: list[str]) -> None:
@@ -32,7 +32,7 @@ async def main(url: str, name: str, file: Path, rate: float, topics: list[str]) 
             await asyncio.gather(*pending)
 
 
-async def note(receipt: Receipt, book: object) -> None:
+async def note(receipt: AsyncReceipt, book: object) -> None:
     await receipt
     book.write(f"{receipt.id}\n")  # type: ignore[attr-defined]
 

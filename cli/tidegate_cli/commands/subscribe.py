@@ -8,7 +8,7 @@ import signal
 import click
 from rich.markup import escape
 
-from tidegate import AsyncSubscriber, Message, Subscription
+from tidegate import AsyncSubscriber, AsyncSubscription, Message
 
 from ..console import err, json_option, out, print_json, run, url_option
 
@@ -48,7 +48,7 @@ async def _subscribe(pattern: str, deadline: float, url: str, name: str | None, 
         _summarise(subscription, as_json)
 
 
-async def _receive(subscription: Subscription, count: int | None, as_json: bool) -> None:
+async def _receive(subscription: AsyncSubscription, count: int | None, as_json: bool) -> None:
     received = 0
     async for message in subscription:
         if as_json:
@@ -79,7 +79,7 @@ def _describe(message: Message) -> dict[str, object]:
     }
 
 
-def _summarise(subscription: Subscription, as_json: bool) -> None:
+def _summarise(subscription: AsyncSubscription, as_json: bool) -> None:
     statistics = subscription.statistics()
     if as_json:
         return

@@ -1,0 +1,514 @@
+"""The link conditioner of one broker: a TCP proxy that makes loopback behave like that broker's network.
+
+All connections of the broker go through it: clients (`client`), other brokers (`link`), and what the broker itself
+sends to others (`to:<broker>`). All of them share the broker's two lanes, uplink and downlink (`shaping.py`), and each
+listener has a delay of its own. It can be changed, stalled, cut and reset while it runs, by commands on a Unix socket
+(`conditioner_client.py`).
+
+It moves bytes, knows no AMQP, and never drops, doubles or reorders a byte of a connection that lives. Memory per
+connection is bounded: a flow whose bytes do not get out stops reading, so the sender feels it as it would a full
+network.
+
+Run as `python -m tidegate_brokers.embedded.conditioner FILE.json` (see `ConditionerConfig`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from .shaping import QUEUE_S, DelayLine, Lane
+
+log = logging.getLogger(__name__)
+
+READ_BYTES: Final = 16 * 1024
+KERNEL_BUFFER_BYTES: Final = 64 * 1024
+"""What a socket may hold out of our sight; the kernel's own choice of megabytes would hide back-pressure."""
+WINDOW_BYTES_MIN: Final = 256 * 1024
+UNSHAPED_BYTES_PER_S: Final = 64e6
+"""What a delayed connection without a bandwidth may reach; sizes its window like bandwidth × delay."""
+CONNECT_TIMEOUT_S: Final = 10.0
+COMMAND_BYTES_MAX: Final = 64 * 1024
+BACKLOG: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """One door of the conditioner. `outgoing`: the broker itself connects here, so its bytes go up, not down."""
+
+    name: str
+    port: int
+    target_host: str
+    target_port: int
+    delay_s: float = 0.0
+    outgoing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionerConfig:
+    """Everything a conditioner is told at its start."""
+
+    broker: str
+    host: str
+    control: str
+    uplink_bytes_per_s: float | None
+    downlink_bytes_per_s: float | None
+    listeners: tuple[ListenerConfig, ...]
+
+    def to_json(self) -> str:
+        """The form of the file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ConditionerConfig:
+        """Read the form of the file."""
+        fields = json.loads(text)
+        return cls(**fields | {"listeners": tuple(ListenerConfig(**listener) for listener in fields["listeners"])})
+
+
+class Pump:
+    """Empties one lane in time and lets flows in while there is room."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self.lane: Lane[Flow] = Lane(bytes_per_s)
+        self._waiting: dict[Flow, None] = {}  # a set that remembers who came first
+        self._timer: asyncio.TimerHandle | None = None
+
+    def push(self, flow: Flow, data: bytes) -> None:
+        """Queue bytes of a flow and send what may go."""
+        self.lane.push(flow, data, time.monotonic())
+        if self._timer is None:
+            self.run()
+
+    def run(self) -> None:
+        """Pass on what is due, then sleep until the next slice is."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for flow, data in self.lane.pop_due(time.monotonic()):
+            flow.passed(data)
+        due_s = self.lane.next_due_s()
+        if due_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due_s - time.monotonic()), self.run)
+        if not self.lane.is_full and self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for flow in waiting:
+                flow.steer()
+
+    def wait(self, flow: Flow) -> None:
+        """Have `flow` asked again when the lane has room."""
+        self._waiting[flow] = None
+
+    def forget(self, flow: Flow) -> None:
+        """A flow whose reader is gone."""
+        self._waiting.pop(flow, None)
+        self.lane.forget(flow)
+
+
+class Flow:
+    """One direction of one connection: source → lane → delay line → target."""
+
+    def __init__(self, listener: Listener, pump: Pump) -> None:
+        self._listener = listener
+        self._pump = pump
+        self._line = DelayLine(listener.delay_s)
+        self._timer: asyncio.TimerHandle | None = None
+        self._laned_bytes = 0
+        self._finished = False
+        self.source: Side
+        self.target: Side
+
+    def feed(self, data: bytes) -> None:
+        """Bytes from the source."""
+        self._laned_bytes += len(data)
+        self._pump.push(self, data)
+        self.steer()
+
+    def finish(self) -> None:
+        """The source will send no more: an empty mark follows the bytes that are under way."""
+        if not self._finished:
+            self._finished = True
+            self._pump.push(self, b"")
+
+    def passed(self, data: memoryview) -> None:
+        """Bytes that have left the lane."""
+        self._laned_bytes -= len(data)
+        self._line.delay_s = self._listener.delay_s
+        self._line.push(data, time.monotonic())
+        if self._timer is None:
+            self.release()
+
+    def release(self) -> None:
+        """Hand over what has waited long enough, unless the listener is stalled."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._listener.is_stalled:
+            for data in self._line.pop_due(time.monotonic()):
+                self._hand_over(data)
+            due_s = self._line.next_due_s()
+            if due_s is not None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(max(0.0, due_s - time.monotonic()), self.release)
+        self.steer()
+
+    def _hand_over(self, data: memoryview) -> None:
+        if len(data):
+            self.target.write(data)
+        elif self.source.is_lost:
+            self.target.close()
+        else:
+            self.target.write_eof()
+
+    def steer(self) -> None:
+        """Read from the source exactly while there is somewhere to put it."""
+        may_read = not self._listener.is_stalled and self.target.can_take and self._held_bytes < self._window_bytes
+        if may_read and self._pump.lane.is_full:
+            self._pump.wait(self)
+            may_read = False
+        self.source.read(may_read)
+
+    def drop(self) -> None:
+        """The target is gone: nothing that is under way can arrive."""
+        self._pump.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._laned_bytes + self._line.held_bytes
+
+    @property
+    def _window_bytes(self) -> float:
+        rate = self._pump.lane.bytes_per_s
+        under_way = UNSHAPED_BYTES_PER_S * self._listener.delay_s if rate is None else rate * (self._listener.delay_s + QUEUE_S)
+        return WINDOW_BYTES_MIN + under_way
+
+
+class Side(asyncio.BufferedProtocol):
+    """One of the two sockets of a proxied connection."""
+
+    def __init__(self, opened: Callable[[Side], None], lost: Callable[[Side], None]) -> None:
+        self._opened = opened
+        self._lost = lost
+        self._buffer = bytearray(READ_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._is_full = False
+        self._is_reading = True
+        self.is_lost = False
+        self.outflow: Flow
+        self.inflow: Flow
+
+    @property
+    def can_take(self) -> bool:
+        """Whether bytes written now go out soon."""
+        return self._transport is not None and not self._is_full
+
+    def write(self, data: memoryview) -> None:
+        """Send, unless the peer has gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Tell the peer that no more comes."""
+        if self._transport is not None and not self._transport.is_closing():
+            with contextlib.suppress(OSError):  # the peer may have gone this very moment
+                self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, *, reset: bool = False) -> None:
+        """Close at once; with `reset`, the peer gets an RST instead of an orderly end."""
+        if self._transport is None:
+            return
+        if reset:
+            sock = self._transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def read(self, wanted: bool) -> None:
+        """Start or stop reading."""
+        if self._transport is None or self._transport.is_closing() or wanted == self._is_reading:
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=KERNEL_BUFFER_BYTES)
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._opened(self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.outflow.feed(bytes(memoryview(self._buffer)[:nbytes]))
+
+    def eof_received(self) -> bool:
+        self.outflow.finish()
+        return True  # the other direction may still have something to say
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self.inflow.steer()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.inflow.steer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self.inflow.drop()
+        self.outflow.finish()
+        self._lost(self)
+
+
+class Listener:
+    """One door: accepts, connects to its target, and joins the two."""
+
+    def __init__(self, config: ListenerConfig, host: str, uplink: Pump, downlink: Pump) -> None:
+        self._config = config
+        self._host = host
+        self._to_target, self._from_target = (uplink, downlink) if config.outgoing else (downlink, uplink)
+        self._server: asyncio.Server | None = None
+        self._sides: set[Side] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self.name = config.name
+        self.delay_s = config.delay_s
+        self.is_stalled = False
+        self.accepted_total = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new connections are accepted."""
+        return self._server is not None
+
+    @property
+    def connections(self) -> int:
+        """Connections with both ends alive."""
+        return len(self._sides) // 2
+
+    async def open(self) -> None:
+        """Listen."""
+        if self._server is not None:
+            return
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bound_buffers(sock)  # accepted sockets inherit it, and it must be set before the window is agreed on
+        sock.bind((self._host, self._config.port))
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Side(self._accepted, self._lost), sock=sock, backlog=BACKLOG)
+
+    def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.end_connections(reset=False)
+
+    def end_connections(self, *, reset: bool) -> None:
+        """End every connection now."""
+        for task in self._connecting:
+            task.cancel()
+        for side in list(self._sides):
+            side.abort(reset=reset)
+
+    def steer(self) -> None:
+        """Look again at every flow, after `is_stalled` or `delay_s` changed."""
+        for side in list(self._sides):
+            side.outflow.release()
+
+    def _accepted(self, near: Side) -> None:
+        far = Side(lambda _: None, self._lost)
+        forward, backward = Flow(self, self._to_target), Flow(self, self._from_target)
+        near.outflow = far.inflow = forward
+        near.inflow = far.outflow = backward
+        forward.source = backward.target = near
+        forward.target = backward.source = far
+        self._sides.add(near)
+        self.accepted_total += 1
+        near.read(False)
+        task = asyncio.get_running_loop().create_task(self._connect(near, far))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, near: Side, far: Side) -> None:
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        sock.setblocking(False)
+        _bound_buffers(sock)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.sock_connect(sock, (self._config.target_host, self._config.target_port))
+            if near.is_lost:
+                return
+            self._sides.add(far)
+            await loop.create_connection(lambda: far, sock=sock)
+        except (OSError, TimeoutError) as error:
+            log.info("%s: target %s not reached: %s", self.name, self._config.target_port, error)
+            near.abort(reset=True)
+        else:
+            near.outflow.steer()
+            near.inflow.steer()
+        finally:
+            if not far.can_take:  # never joined: the socket is still ours
+                sock.close()
+
+    def _lost(self, side: Side) -> None:
+        self._sides.discard(side)
+
+
+class Conditioner:
+    """All listeners and both lanes of one broker, and the commands on them."""
+
+    def __init__(self, config: ConditionerConfig) -> None:
+        self._uplink = Pump(config.uplink_bytes_per_s)
+        self._downlink = Pump(config.downlink_bytes_per_s)
+        self._listeners = {
+            listener.name: Listener(listener, config.host, self._uplink, self._downlink)
+            for listener in config.listeners
+        }
+
+    async def open(self) -> None:
+        """Open all doors."""
+        for listener in self._listeners.values():
+            await listener.open()
+
+    def close(self) -> None:
+        """Close all doors."""
+        for listener in self._listeners.values():
+            listener.close()
+
+    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do one command; raise `ValueError` or `KeyError` for one that makes no sense."""
+        do = command["do"]
+        if do == "set_bandwidth":
+            pump = {"uplink": self._uplink, "downlink": self._downlink}[command["lane"]]
+            pump.lane.set_rate(_positive_or_none(command["bytes_per_s"]), time.monotonic())
+            pump.run()
+            return {}
+        if do == "stats":
+            return self._stats()
+        for listener in self._chosen(command.get("listener")):
+            if do == "set_delay":
+                listener.delay_s = _not_negative(command["delay_s"])
+            elif do in ("stall", "resume"):
+                listener.is_stalled = do == "stall"
+                listener.steer()
+            elif do == "cut":
+                listener.close()
+            elif do == "restore":
+                await listener.open()
+            elif do == "reset":
+                listener.end_connections(reset=True)
+            else:
+                raise ValueError(f"unknown command {do!r}")
+        return {}
+
+    def _chosen(self, name: str | None) -> Iterator[Listener]:
+        if name is None:
+            yield from self._listeners.values()
+        else:
+            yield self._listeners[name]
+
+    def _stats(self) -> dict[str, Any]:
+        lanes = {"uplink": self._uplink.lane, "downlink": self._downlink.lane}
+        return {
+            name: {"bytes_per_s": lane.bytes_per_s, "bytes_total": lane.passed_bytes, "queued_bytes": lane.queued_bytes}
+            for name, lane in lanes.items()
+        } | {
+            "listeners": {
+                listener.name: {
+                    "is_open": listener.is_open,
+                    "is_stalled": listener.is_stalled,
+                    "delay_s": listener.delay_s,
+                    "connections": listener.connections,
+                    "accepted_total": listener.accepted_total,
+                }
+                for listener in self._listeners.values()
+            }
+        }
+
+
+def _bound_buffers(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
+
+
+def _positive_or_none(value: float | None) -> float | None:
+    if value is not None and not 0 < float(value) < float("inf"):
+        raise ValueError(f"bytes_per_s must be above 0, or null for no limit, not {value!r}")
+    return None if value is None else float(value)
+
+
+def _not_negative(value: float) -> float:
+    if not 0 <= float(value) < float("inf"):
+        raise ValueError(f"delay_s must be 0 or more, not {value!r}")
+    return float(value)
+
+
+async def _serve_commands(conditioner: Conditioner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+        while line := await reader.readline():
+            try:
+                answer = {"ok": await conditioner.command(json.loads(line))}
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                answer = {"error": {"problem": f"{type(error).__name__}: {error}"}}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+
+
+async def run(config: ConditionerConfig) -> None:
+    """Serve until SIGTERM. The control socket appears last: whoever can connect to it finds everything open."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    conditioner = Conditioner(config)
+    await conditioner.open()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(config.control)
+    control = await asyncio.start_unix_server(
+        lambda reader, writer: _serve_commands(conditioner, reader, writer), config.control, limit=COMMAND_BYTES_MAX
+    )
+    try:
+        await ended.wait()
+    finally:
+        control.close()
+        conditioner.close()
+
+
+def main() -> None:
+    """Entry point of the process; uvloop halves its CPU, and is used where it is installed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    config = ConditionerConfig.from_json(Path(sys.argv[1]).read_text())
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(run(config))
+    else:
+        uvloop.run(run(config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Head and edge processes on a real RabbitMQ: allocation, adoption, repair, routes between heads, bad starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aio_pika
+import pytest
+import pytest_asyncio
+
+from tests.support.brokers import Brokers, Process, RawClient, bodies
+from tests.support.waiting import eventually
+from tidegate_brokers.embedded.nodes import ChildNode, rabbit_nodes
+from tidegate_protocol.messages import (
+    EdgeGoodbye,
+    Refusal,
+    RefusalReason,
+    SubscribeReply,
+    SubscribeRequest,
+    UnsubscribeReply,
+    UnsubscribeRequest,
+    encode,
+)
+from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, ingress_exchange
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node() -> AsyncIterator[ChildNode]:
+    async with rabbit_nodes(["brokers"]) as nodes:
+        yield nodes["brokers"]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def brokers(node: ChildNode, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Brokers]:
+    found = Brokers(node, tmp_path, request.node.name.removeprefix("test_")[:40])
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+async def cluster(brokers: Brokers, head: str = "head", edges: tuple[str, ...] = ("one", "two")) -> None:
+    processes = [await brokers.head(head), *[await brokers.edge(name, head) for name in edges]]
+    for process in processes:
+        await process.start()
+
+
+async def subscribe(client: RawClient, subscriber: str, pattern: str) -> SubscribeReply:
+    request = SubscribeRequest(subscriber=subscriber, pattern=pattern, deadline_us=500_000)
+    replies: list[object] = []
+
+    async def granted() -> bool:
+        replies.append(await client.ask(request))
+        return isinstance(replies[-1], SubscribeReply) or not _worth_asking_again(replies[-1])
+
+    await eventually(granted, f"{subscriber} is granted {pattern}; so far {replies}")
+    reply = replies[-1]
+    assert isinstance(reply, SubscribeReply), reply
+    return reply
+
+
+def _worth_asking_again(reply: object) -> bool:
+    return isinstance(reply, Refusal) and reply.retry_after_s is not None
+
+
+async def test_a_subscription_gets_exactly_what_it_asked_for(brokers: Brokers) -> None:
+    await cluster(brokers)
+    async with brokers.client("head") as client:
+        reply = await subscribe(client, "siren", "quake.*")
+        assert reply.queue == "out.siren.0"
+        assert "@" not in reply.url
+        assert await subscribe(client, "siren", "quake.*") == reply, "asking again gives the same answer"
+        async with brokers.client(reply.edge) as edge:
+            queue = await edge.channel.get_queue(reply.queue)
+            for number in range(20):
+                await client.publish("quake.alert", f"quake {number}")
+                await client.publish("tide.gauge", f"tide {number}")
+            await client.publish("quake.last", "last")
+            assert await bodies(queue, "last") == [f"quake {n}" for n in range(20)] + ["last"]
+
+
+async def test_the_last_unsubscription_removes_queue_and_route(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    async with brokers.client("head") as client:
+        await subscribe(client, "a", "x.#")
+        await subscribe(client, "b", "x.#")
+        assert await brokers.routes("head", "one") == {(PUBLISH_EXCHANGE, "x.#")}
+        for subscriber in ("a", "b"):
+            reply = await client.ask(UnsubscribeRequest(subscriber=subscriber, number=0))
+            assert isinstance(reply, UnsubscribeReply), reply
+        await eventually(lambda: no_routes(brokers, "head", "one"), "the route is gone")
+        queues = {queue["name"] for queue in await brokers.api(f"queues/{brokers.vhost('one')}")}
+        assert not {name for name in queues if name.startswith("out.")}
+
+
+async def no_routes(brokers: Brokers, head: str, target: str) -> bool:
+    return not await brokers.routes(head, target)
+
+
+async def test_malformed_control_messages_are_counted_answered_and_harm_nobody(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    head = brokers.processes["head"]
+    async with brokers.client("head") as client:
+        before = {reason: await malformed(head, reason) for reason in ("not-json", "unknown-kind", "invalid-field")}
+        for body in (b"\xff\x00 no json", b'{"v":1,"kind":"no-such-kind"}', b'{"v":1,"kind":"subscribe-request"}'):
+            answer = await client.ask_raw(body)
+            assert isinstance(answer, Refusal)
+            assert answer.reason is RefusalReason.INVALID
+        for reason, count in before.items():
+            assert await malformed(head, reason) == count + 1, reason
+        refusal = await client.ask_raw(encode(EdgeGoodbye(edge="one")))
+        assert isinstance(refusal, Refusal), "what is not for clients to send is not taken from them"
+        assert await malformed(head, "kind-not-allowed") == 1
+        victim = await client.channel.declare_queue("victim", durable=True)
+        exchange = await client.channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+        request = SubscribeRequest(subscriber="a", pattern="x", deadline_us=1)
+        await exchange.publish(aio_pika.Message(encode(request), reply_to="victim"), HOM_KEY)
+        await eventually(lambda: malformed(head, "bad-reply-to"), "a reply address that is no direct reply-to counts")
+        assert await victim.get(fail=False) is None
+        assert (await client.status()).edges[0].alive
+
+
+async def malformed(process: Process, reason: str) -> float:
+    return await process.metric(f'tidegate_control_malformed_messages_total{{reason="{reason}"}}')
+
+
+async def test_a_killed_head_adopts_its_routes(brokers: Brokers) -> None:
+    await cluster(brokers)
+    head = brokers.processes["head"]
+    async with brokers.client("head") as client:
+        reply = await subscribe(client, "siren", "quake.*")
+        async with brokers.client(reply.edge) as edge:
+            queue = await edge.channel.get_queue(reply.queue)
+            await head.kill()
+            await client.publish("quake.alert", "without a head")
+            assert await bodies(queue, "without a head") == ["without a head"]
+            await head.start()
+            assert await subscribe(client, "siren", "quake.*") == reply
+            await client.publish("quake.alert", "with it again")
+            assert await bodies(queue, "with it again") == ["with it again"]
+        await eventually(lambda: known(client, 1), "the head has read its edges' registries")
+        assert (PUBLISH_EXCHANGE, "quake.*") in await brokers.routes("head", reply.edge)
+        assert isinstance(await client.ask(UnsubscribeRequest(subscriber="siren", number=0)), UnsubscribeReply)
+        await eventually(lambda: no_routes(brokers, "head", reply.edge), "an adopted route can be removed")
+
+
+async def known(client: RawClient, subscriptions: int) -> bool:
+    return sum(edge.subscriptions for edge in (await client.status()).edges) == subscriptions
+
+
+async def test_a_killed_edge_adopts_its_subscriptions(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    edge = brokers.processes["one"]
+    async with brokers.client("head") as client:
+        reply = await subscribe(client, "siren", "quake.*")
+        await edge.kill()
+        await edge.start()
+        assert await edge.metric("tidegate_subscriptions_count") == 1
+        assert await subscribe(client, "siren", "quake.*") == reply
+
+
+async def test_an_output_queue_deleted_by_somebody_is_given_up(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    async with brokers.client("head") as client, brokers.client("one") as edge:
+        reply = await subscribe(client, "siren", "quake.*")
+        await edge.channel.queue_delete(reply.queue)
+        await eventually(lambda: known(client, 0), "the head knows")
+        await eventually(lambda: no_routes(brokers, "head", "one"), "nothing is forwarded for it")
+
+
+@pytest.mark.parametrize("wiped", ["head", "one"])
+async def test_a_wiped_rabbitmq_is_rebuilt(brokers: Brokers, wiped: str) -> None:
+    brokers.prefix = f"wiped-{wiped}"
+    await cluster(brokers, edges=("one",))
+    async with brokers.client("head") as client:
+        reply = await subscribe(client, "siren", "quake.*")
+    await brokers.wipe(wiped)
+    await delivers_again(brokers, reply)
+
+
+async def test_a_restarted_rabbitmq_is_taken_up_again(brokers: Brokers, node: ChildNode) -> None:
+    await cluster(brokers)
+    async with brokers.client("head") as client:
+        reply = await subscribe(client, "siren", "quake.*")
+    await node.kill()
+    await node.start()
+    await delivers_again(brokers, reply)
+    assert await brokers.processes["head"].metric('tidegate_connection_reopened_total{connection="data-plane"}') == 1
+
+
+async def delivers_again(brokers: Brokers, reply: SubscribeReply) -> None:
+    """All are ready and a publication comes through. It is repeated: a RabbitMQ that is being set up drops some."""
+    for name, process in brokers.processes.items():
+        await eventually(process.is_ready, f"{name} is ready again:\n{process.words()}", 120)
+    async with brokers.client("head") as client, brokers.client(reply.edge) as edge:
+        queue = await edge.channel.get_queue(reply.queue)
+
+        async def arrives() -> bool:
+            await client.publish("quake.alert", "again")
+            return await queue.get(fail=False, no_ack=True) is not None
+
+        await eventually(arrives, "messages flow again", 120)
+        assert await subscribe(client, "siren", "quake.*") == reply
+
+
+async def test_between_heads_only_what_is_wanted_crosses_and_nothing_echoes(brokers: Brokers) -> None:
+    west, east = await brokers.head("west", ("east",)), await brokers.head("east", ("west",))
+    for process in (west, east, await brokers.edge("we", "west"), await brokers.edge("ee", "east")):
+        await process.start()
+    async with brokers.client("west") as in_west, brokers.client("east") as in_east:
+        seen_by_east = await in_east.tap(ingress_exchange("west"))
+        seen_by_west = await in_west.tap(ingress_exchange("east"))
+        reply = await subscribe(in_east, "siren", "quake.#")
+        assert reply.awaiting == ()
+        await subscribe(in_west, "log", "quake.#")
+        async with brokers.client("ee") as edge:
+            queue = await edge.channel.get_queue(reply.queue)
+            for number in range(10):
+                await in_west.publish("tide.gauge", "in vain")
+                await in_west.publish("quake.alert", f"{number}")
+            await in_west.publish("quake.alert", "last")
+            wanted = [str(number) for number in range(10)] + ["last"]
+            assert await bodies(queue, "last") == wanted
+        assert await bodies(seen_by_east, "last") == wanted
+        await in_east.publish("tide.gauge", "in vain")
+        await in_east.publish("quake.alert", "from the east")
+        assert await bodies(seen_by_west, "from the east") == ["from the east"], "nothing came back"
+
+
+async def test_sigterm_says_goodbye_and_exits_zero(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    head, edge = brokers.processes["head"], brokers.processes["one"]
+    async with brokers.client("head") as client:
+        assert (await client.status()).edges[0].alive
+        assert await edge.terminate() == 0, edge.words()
+        assert not (await client.status()).edges[0].alive
+    assert await head.terminate() == 0, head.words()
+    assert "Traceback" not in head.words() + edge.words()
+
+
+# Starts that fail: one clear line, a named exit code, no traceback
+
+
+async def fails(process: Process, code: int, *words: str) -> None:
+    await process.start(ready=False)
+    assert await process.ended() == code, process.words()
+    last = process.words().strip().splitlines()[-1]
+    assert last.startswith(f"tidegate {process.role}: "), process.words()
+    for word in words:
+        assert word in last
+    assert "Traceback" not in process.words()
+
+
+async def test_a_second_head_of_the_same_name_does_not_start(brokers: Brokers) -> None:
+    await cluster(brokers, edges=())
+    second = await brokers.head("head", startup_timeout_s=2)
+    await fails(second, os.EX_UNAVAILABLE, "another head process named head runs", "stop it")
+
+
+async def test_a_wrong_password_is_named(brokers: Brokers) -> None:
+    node = brokers.node
+    url = f"amqp://{node.user}:not-it@{node.host}:{node.amqp_port}/x"
+    await fails(await brokers.head("head", url=url), os.EX_NOPERM, "password is wrong")
+    management = f"http://{node.user}:not-it@{node.host}:{node.management_port}"
+    process = await brokers.head("head", management_url=management)
+    await fails(process, os.EX_NOPERM, "password is wrong")
+    assert "not-it" not in process.words()
+
+
+async def test_a_refused_connection_is_named(brokers: Brokers) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        head = await brokers.head("head", management_url=f"http://127.0.0.1:{port}", startup_timeout_s=1)
+        await fails(head, os.EX_UNAVAILABLE, "can't be reached", "check management_url")
+        head = await brokers.head("head", url=f"amqp://127.0.0.1:{port}/{brokers.vhost('head')}", startup_timeout_s=1)
+        await fails(head, os.EX_UNAVAILABLE, "check host and port")
+
+
+async def test_a_missing_virtual_host_is_named(brokers: Brokers) -> None:
+    url = brokers.url("nowhere")
+    await fails(await brokers.head("head", url=url), os.EX_NOPERM, "no virtual host", "rabbitmqctl add_vhost")
+
+
+async def test_a_taken_port_is_named(brokers: Brokers) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        await fails(await brokers.head("head", http_port=port), os.EX_CONFIG, f"127.0.0.1:{port}", "http_port")
+
+
+async def test_a_missing_plugin_is_named(tmp_path: Path) -> None:
+    async with rabbit_nodes(["bare"], plugins=("rabbitmq_management", "rabbitmq_prometheus")) as nodes:
+        brokers = Brokers(nodes["bare"], tmp_path, "plugin")
+        await fails(await brokers.head("head"), os.EX_CONFIG, "rabbitmq-plugins enable rabbitmq_shovel")
