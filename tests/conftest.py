@@ -32,7 +32,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if STRICT and report.skipped:
         report.outcome = "failed"
         text = f"{report.nodeid} was skipped, and with CI=true a skip is a failure: {reason(report)}"
-        report.longrepr = text  # type: ignore[assignment]
+        report.longrepr = text
     return report
 
 

@@ -1,13 +1,14 @@
 """Allocation: a client asks for a subscription and is told which edge and queue to take it from.
 
-A subscription is granted when its edge has the output queue, the edge's link is bound, and the neighbours have
-confirmed their routes or the time for that is over. What always holds:
+A subscription is granted when its edge has the output queue, the edge's link is bound, and the neighbours
+have confirmed their routes or the time for that is over. What always holds:
 
-- one allocation per subscriber and pattern is under way; repetitions are answered together, with the latest terms;
-- a subscription that exists keeps its edge and number, so that a client coming back finds what waited for it. It keeps
-  them even while its edge's process is not there, because the edge's RabbitMQ goes on without it;
-- an edge that does not answer, or refuses, is passed over for the next best one, at most `EDGES_TRIED_MAX` in all. The
-  next one gets another number: the first may have made its queue after all.
+- one allocation per subscriber and pattern is under way; repetitions are answered together, with the latest
+  terms;
+- a subscription that exists keeps its edge and number, so that a client coming back finds what waited for it.
+  It keeps them even while its edge's process is not there, because the edge's RabbitMQ goes on without it;
+- an edge that does not answer, or refuses, is passed over for the next best one, at most `EDGES_TRIED_MAX` in
+  all. The next one gets another number: the first may have made its queue after all.
 """
 
 from __future__ import annotations
@@ -241,7 +242,8 @@ class Allocations:
             allocation.tried[allocation.edge] = why
             self._try_next(subject, allocation)
         elif allocation.known == allocation.subscription and not refused:
-            # The queue was there when its edge was last heard of, and its RabbitMQ goes on without our process.
+            # The queue was there when its edge was last heard of, and its RabbitMQ goes on without our
+            # process.
             allocation.ready = True
             self._finish_if_live(subject)
         else:
@@ -250,7 +252,7 @@ class Allocations:
             self._refuse_all(allocation, reason, f"{allocation.edge}: {why}")
 
     def _give_back(self, subject: str, allocation: _Allocation, tell: bool) -> None:
-        """Undo what was reserved on an edge. It may have made the queue all the same: tell it, and don't wait."""
+        """Undo what was reserved on an edge. Tell it, as it may have made the queue all the same."""
         edge, key = allocation.place
         self._close(subject, allocation)
         self._context.withdraw(edge, key)

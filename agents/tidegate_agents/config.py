@@ -1,7 +1,7 @@
 """What a head's and an edge's agent are told once, when they are made: names, periods, limits.
 
-Read by the CLI and passed in; nothing here changes afterwards. Every limit that a request can run into is a field here,
-so that a refusal can name it.
+Read by the CLI and passed in; nothing here changes afterwards. Every limit that a request can run into is a
+field here, so that a refusal can name it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from tidegate_protocol.messages import Capacity
 
 SILENT_PERIODS_MAX: Final = 3
-"""Whoever has not been heard of for this many periods is not alive (design §5: soft state lives 3 periods)."""
+"""Whoever has not been heard of for this many periods is not alive (design §5: state is soft)."""
 
 STORY_LENGTH_MAX: Final = 1_000
 """How many recent decisions an agent remembers."""
@@ -29,10 +29,11 @@ REPLIES_JOINED_MAX: Final = 16
 MISMATCHES_WHILE_BUSY_MAX: Final = 10
 """How many hellos in a row may disagree with our view of a busy edge before its registry is read again.
 
-While subscriptions come and go a hello is older than what we know, so that a difference means nothing yet."""
+While subscriptions come and go a hello is older than what we know, so that a difference means nothing yet.
+"""
 
 HOP_WAIT_SHARE: Final = 0.8
-"""What a head leaves of its own waiting time to the heads behind the next one, so that answers come in time."""
+"""What share of its own waiting time a head grants the next one, so that answers come in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class HeadConfig:
     routes_wait_s: float = 4.0
     """How long a subscriber is kept waiting for heads that have not confirmed their routes."""
     adopt_grace_s: float = 5.0
-    """How long after the start a subscription that may already exist on an edge not yet heard of is put off."""
+    """How long after the start to put off a subscription that an edge not yet read may hold already."""
     edge_forget_s: float = 24 * 3600.0
     """An edge silent for this long is forgotten and its link taken down."""
     edges_max: int = 256

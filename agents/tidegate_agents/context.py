@@ -1,7 +1,7 @@
 """What the parts of a head's agent share: its knowledge, its outbox, and the few operations that touch both.
 
-What always holds: registry and routes change together (`enter`, `withdraw`), so a subscription the head knows is one
-its links carry; every binding change that was ordered and not yet confirmed is known (`outstanding`).
+What always holds: registry and routes change together (`enter`, `withdraw`), so a subscription the head knows
+is one its links carry; every binding change that was ordered and not yet confirmed is known (`outstanding`).
 
 The parts themselves (`edges`, `allocation`, `removals`, `neighbours`) know nothing of each other.
 """
@@ -44,7 +44,7 @@ class HeadContext:
         self.started_s = 0.0
         self.stopping = False
         self.busy: dict[str, dict[Key, int]] = {}
-        """Per edge the subscriptions with a request under way, which no registry page can be trusted about."""
+        """Per edge the subscriptions with a request under way: a registry page may be out of date on them."""
         self.touched_s: dict[str, float] = {}
         self.touched: dict[str, set[Key]] = {}
         """Per edge whose registry is being read: what changed since the reading began."""
@@ -149,7 +149,7 @@ class HeadContext:
             self._order(ChangeRoutes(self._next_change(), change.target, change.add, change.remove))
 
     def outstanding(self, target: str) -> set[int]:
-        """What to wait for until every binding ordered on this link is in place. Changes are made in order."""
+        """What to wait for until all bindings ordered on this link are in place: they are made in order."""
         waiting = {number for number, change in self._failed.items() if change.target == target}
         if target in self._latest:
             waiting.add(self._latest[target])

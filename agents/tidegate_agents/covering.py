@@ -1,17 +1,18 @@
-"""A counted multiset of topic patterns and its covering set: the patterns that no other one makes superfluous.
+"""A counted multiset of topic patterns and its covering set: the patterns that no other one makes
+superfluous.
 
 What always holds:
 
-- the covering set holds exactly the maximal patterns: every member is covered by one of them, and none of them by
-  another;
-- of several patterns that match the same topics (`#.*` and `*.#`) the lexicographically smallest stands for all, so
-  the result depends on what is in the multiset and not on the order in which it came;
-- every member that is not maximal hangs below one maximal pattern that covers it, its *witness*. Taking a maximal
-  pattern away therefore only concerns those that hang below it.
+- the covering set holds exactly the maximal patterns: every member is covered by one of them, and none of
+  them by another;
+- of several patterns that match the same topics (`#.*` and `*.#`) the lexicographically smallest stands for
+  all, so the result depends on what is in the multiset and not on the order in which it came;
+- every member that is not maximal hangs below one maximal pattern that covers it, its *witness*. Taking a
+  maximal pattern away therefore only concerns those that hang below it.
 
-A pattern without wildcards covers nothing but itself, so it is only compared with the maximal patterns that have
-wildcards; where most patterns are plain topics an operation costs a few comparisons. At worst adding costs one pass
-over the maximal patterns, and taking away one pass per pattern that hung below.
+A pattern without wildcards covers nothing but itself, so it is only compared with the maximal patterns that
+have wildcards; where most patterns are plain topics an operation costs a few comparisons. At worst adding
+costs one pass over the maximal patterns, and taking away one pass per pattern that hung below.
 
 Knows nothing of links, brokers or messages.
 """
@@ -45,7 +46,7 @@ def has_wildcard(pattern: str) -> bool:
 
 
 class CoveringSet:
-    """A multiset of patterns that keeps its covering set up to date and says how each operation changed it."""
+    """A multiset of patterns that keeps its covering set up to date and says how it changed."""
 
     __slots__ = ("_below", "_counts", "_plain", "_wild", "_witness")
 

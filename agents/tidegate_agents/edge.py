@@ -1,13 +1,14 @@
 """EOM, the overlay manager of an edge: the machine that an edge's process runs.
 
-It owns the output queues on its RabbitMQ, tells its head every period that it is there, and does what the head asks:
-prepare an output queue, remove one, list them. What always holds:
+It owns the output queues on its RabbitMQ, tells its head every period that it is there, and does what the
+head asks: prepare an output queue, remove one, list them. What always holds:
 
-- an output counts as there once RabbitMQ has confirmed it, and no longer once RabbitMQ has confirmed that it is gone;
+- an output counts as there once RabbitMQ has confirmed it, and no longer once RabbitMQ has confirmed that it
+  is gone;
 - preparing and removing may be repeated at will: repetitions are answered together;
-- RabbitMQ knows best. What its listing shows twice in a row and we don't know is adopted; what it lacks twice in a row is
-  gone (a queue expires when its subscriber stays away too long). Once is not enough: a listing may be older than a
-  change that is already confirmed.
+- RabbitMQ knows best. What its listing shows twice in a row and we don't know is adopted; what it lacks twice
+  in a row is gone (a queue expires when its subscriber stays away too long). Once is not enough: a listing
+  may be older than a change that is already confirmed.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class EdgeAgent:
             case OutputDeclared(subscription):
                 self._declared(subscription)
             case OutputDeleted(subscriber, number):
-                self._deleted(output_queue(subscriber, number))
+                self._drop(output_queue(subscriber, number))
+                waiting = self._deleting.pop(output_queue(subscriber, number), [])
+                self._reply(waiting, self._removed(subscriber, number))
             case OutputsListed(outputs):
                 self._listed(outputs)
             case ActionFailed(action, problem):
@@ -184,7 +187,8 @@ class EdgeAgent:
                 [reply_to], RefusalReason.LIMIT, f"pending_max = {self.config.pending_max} are under way"
             )
         else:
-            # Declared even if it is known: it may have expired since the last listing, and declaring is idempotent.
+            # Declared even if it is known: it may have expired since the last listing, and declaring is
+            # idempotent.
             before, replies = self._declaring.get(queue, (None, []))
             joined = [*replies, *([reply_to] if reply_to else [])][-REPLIES_JOINED_MAX:]
             self._declaring[queue] = (subscription, joined)
@@ -225,12 +229,6 @@ class EdgeAgent:
         if wanted == subscription:
             del self._declaring[queue]
             self._reply(replies, OutputReady(subscription=subscription, queue=queue))
-
-    def _deleted(self, queue: str) -> None:
-        gone = self._drop(queue)
-        replies = self._deleting.pop(queue, [])
-        if gone is not None:
-            self._reply(replies, self._removed(*key_of(gone)))
 
     def _listed(self, outputs: tuple[Subscription, ...]) -> None:
         listed = {output_queue(*key_of(subscription)): subscription for subscription in outputs}
@@ -313,5 +311,3 @@ class EdgeAgent:
         for queue, (subscription, _) in self._declaring.items():
             assert queue == output_queue(*key_of(subscription)), queue
         assert not self._out, "actions left behind"
-
-

@@ -1,11 +1,11 @@
 """The edges of a cluster as their head sees them: who is there, and what each of them holds.
 
-Edges announce themselves every period with a digest of their subscriptions. Where it differs from what the head knows,
-the head reads the edge's registry page by page and takes it over: the edge's RabbitMQ is what counts, the head's view
-is soft. What always holds:
+Edges announce themselves every period with a digest of their subscriptions. Where it differs from what the
+head knows, the head reads the edge's registry page by page and takes it over: the edge's RabbitMQ is what
+counts, the head's view is soft. What always holds:
 
-- an edge takes new subscriptions only when it is alive, not draining, and *settled*: its registry has been compared with
-  ours since we started;
+- an edge takes new subscriptions only when it is alive, not draining, and *settled*: its registry has been
+  compared with ours since we started;
 - nothing a predecessor bound for an edge is unbound before that edge is settled;
 - what changed while a registry was being read is left as it is; the next hello shows whether the two agree;
 - a subscription that we granted on another edge meanwhile is an orphan here, and is removed.
@@ -137,7 +137,7 @@ class Edges:
     # Registries
 
     def may_hold(self, pattern: str) -> str | None:
-        """The name of an edge we have not read yet and that may hold subscriptions to `pattern`, in the first seconds."""
+        """In the first seconds: an edge we have not read yet and that may hold subscriptions to `pattern`."""
         context = self._context
         if context.now - context.started_s >= context.config.adopt_grace_s:
             return None

@@ -1,7 +1,7 @@
 """HOM, the overlay manager of a head: the machine that a head's process runs.
 
-Leads every event to the part it concerns, and after each event does what follows from it: answers whose routes have
-become live, binding changes, updates to neighbours. The parts hold the rules:
+Leads every event to the part it concerns, and after each event does what follows from it: answers whose
+routes have become live, binding changes, updates to neighbours. The parts hold the rules:
 
 | part | what |
 | --- | --- |
@@ -10,7 +10,8 @@ become live, binding changes, updates to neighbours. The parts hold the rules:
 | `removals` | subscriptions ended |
 | `neighbours` | routes exchanged with other heads |
 
-State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and neighbours.
+State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
+neighbours.
 """
 
 from __future__ import annotations

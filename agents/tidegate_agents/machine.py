@@ -1,11 +1,12 @@
 """The vocabulary between an agent and whatever runs it.
 
-Events are what happened, named in the past; actions are what is to be done, named as imperatives. Both are frozen.
-What always holds:
+Events are what happened, named in the past; actions are what is to be done, named as imperatives. Both are
+frozen. What always holds:
 
 - an agent never waits: what takes time is an action whose completion comes back as an event;
 - actions are carried out in the order given; those on the data plane one after another;
-- every request that expects an answer has an id chosen by the agent, and a timer of the agent's own guards it;
+- every request that expects an answer has an id chosen by the agent, and a timer of the agent's own guards
+  it;
 - a timer has a name; setting it again replaces it, and one that was cancelled does not fire.
 """
 
@@ -39,7 +40,9 @@ class LinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The runtime is up. `routes` holds what a predecessor left bound, per link target; `outputs` its output queues."""
+    """The runtime is up. `routes` holds what a predecessor left bound, per link target; `outputs` its output
+    queues.
+    """
 
     routes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     outputs: tuple[Subscription, ...] = ()
@@ -95,14 +98,16 @@ class OutputDeleted:
 
 @dataclass(frozen=True, slots=True)
 class OutputsListed:
-    """What the edge's RabbitMQ holds now, queue by queue: some may have expired or been deleted by somebody."""
+    """What the edge's RabbitMQ holds now, queue by queue: some may have expired or been deleted."""
 
     outputs: tuple[Subscription, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionFailed:
-    """RabbitMQ refused a data-plane action for good; failures that may pass are retried by the runtime itself."""
+    """RabbitMQ refused a data-plane action for good; failures that may pass are retried by the runtime
+    itself.
+    """
 
     action: Action
     problem: str
@@ -159,7 +164,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class EnsureLink:
-    """Have a durable link queue and a running shovel to `target`; replace the shovel if the address changed."""
+    """Have a durable link queue and a running shovel to `target`; replace the shovel if `url` changed."""
 
     target: str
     kind: LinkKind
@@ -175,7 +180,9 @@ class DropLink:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRoutes:
-    """Bind, then unbind, patterns on the link to `target`. Completion comes back as `RoutesChanged(change_id)`."""
+    """Bind, then unbind, patterns on the link to `target`. Completion comes back as
+    `RoutesChanged(change_id)`.
+    """
 
     change_id: int
     target: str
@@ -195,7 +202,7 @@ class DeleteOutput:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decision, for the log and for whoever asks why: the reason, the numbers compared, what was rejected."""
+    """A decision, for the log and for whoever asks why."""
 
     decision: Decision
 

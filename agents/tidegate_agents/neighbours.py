@@ -2,16 +2,17 @@
 
 To each neighbour goes, as numbered changes, the covering set of what is needed behind us. What always holds:
 
-- one update is under way per neighbour; it is sent again, unchanged, until it is accepted or its base is unknown;
-- an update whose version equals its base changes nothing. It asks whether the neighbour still has that version: a sign
-  of life, and the way a neighbour that lost its state is found. One goes out every period;
-- a neighbour that does not have the base gets the whole set. Versions grow from one run of a head to the next, so what
-  an earlier run sent, however late it comes, is recognised as old;
-- a whole set in several parts replaces the old set with its first part, but nothing is unbound before its last one. A
-  part with fewer than `ROUTES_PER_UPDATE_MAX` additions is the last; if the set ends with a full part, an empty one
-  follows;
-- we accept an update when its routes are bound here and confirmed by the heads behind us, or when the time it granted
-  is over; heads that had not confirmed are named.
+- one update is under way per neighbour; it is sent again, unchanged, until it is accepted or its base is
+  unknown;
+- an update whose version equals its base changes nothing. It asks whether the neighbour still has that
+  version: a sign of life, and the way a neighbour that lost its state is found. One goes out every period;
+- a neighbour that does not have the base gets the whole set. Versions grow from one run of a head to the
+  next, so what an earlier run sent, however late it comes, is recognised as old;
+- a whole set in several parts replaces the old set with its first part, but nothing is unbound before its
+  last one. A part with fewer than `ROUTES_PER_UPDATE_MAX` additions is the last; if the set ends with a full
+  part, an empty one follows;
+- we accept an update when its routes are bound here and confirmed by the heads behind us, or when the time it
+  granted is over; heads that had not confirmed are named.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .machine import Decision, EnsureLink, LinkKind, ReplyAddress
 from .waits import Wait
 
 VERSIONS_PER_INCARNATION: Final = 1_000
-"""Versions of one run start at its incarnation (milliseconds) times this: room for a thousand updates per ms."""
+"""Versions of one run start at its incarnation times this: room for so many updates per millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ class Neighbours:
             if neighbour.whole_due or neighbour.part_due or neighbour.probe_due or offer.mirror:
                 self._send_next(neighbour)
             elif neighbour.confirmed != offer.changes:
-                # Changes that undid each other before they were sent: the neighbour has confirmed this very set.
+                # Changes that undid each other before they were sent: the neighbour has confirmed this very
+                # set.
                 self._confirm(neighbour, offer.changes)
 
     def _send_next(self, neighbour: _Neighbour) -> None:
@@ -228,26 +230,31 @@ class Neighbours:
         have = neighbour.have
         if have is not None and message.version == have:
             self._answer_again(neighbour, reply_to)
-        elif message.base == message.version or (have is not None and message.version < have):
-            context.reply(reply_to, RoutesUnknownBase(head=context.config.head, have=have))
-        elif message.base is not None and message.base != have:
+        elif self._is_stale(neighbour, message):
             context.reply(reply_to, RoutesUnknownBase(head=context.config.head, have=have))
         else:
             self._apply(neighbour, message, reply_to)
 
+    @staticmethod
+    def _is_stale(neighbour: _Neighbour, message: RoutesUpdate) -> bool:
+        """Whether an update that is not the last one applied is older, or builds on what we do not have."""
+        have = neighbour.have
+        if message.base == message.version or (have is not None and message.version < have):
+            return True
+        return message.base is not None and message.base != have
+
     def _apply(self, neighbour: _Neighbour, message: RoutesUpdate, reply_to: ReplyAddress | None) -> None:
         context, name = self._context, neighbour.name
         last_part = len(message.add) < ROUTES_PER_UPDATE_MAX
-        if message.base is None:
-            told = set(message.add)
-        else:
-            told = (neighbour.told | set(message.add)) - set(message.remove)
+        before: set[str] = set() if message.base is None else neighbour.told
+        told = (before | set(message.add)) - set(message.remove)
         limit = context.config.patterns_per_link_max
         if len(told) > limit:
             context.refuse(reply_to, RefusalReason.LIMIT, f"more than patterns_per_link_max = {limit}", "add")
             return
         if message.base is None:
-            # A neighbour that starts anew has forgotten what we told it: find out now rather than next period.
+            # A neighbour that starts anew has forgotten what we told it: find out now rather than next
+            # period.
             neighbour.probe_due = True
             if not last_part:
                 context.routes.keep_until_settled(name)

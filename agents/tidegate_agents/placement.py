@@ -7,8 +7,8 @@ In this order (seed 000 §IV.A):
 3. an edge on which every metric stays below its low threshold goes before one on which some metric would not;
 4. the edge with the most link capacity left wins; near-ties go to the faster one, then to the first by name.
 
-Loads are arguments: where nothing is known about them, as when a cluster has just started, the capacity left is
-estimated by what each subscription would get of it. Rules 1 and 2 need no load.
+Loads are arguments: where nothing is known about them, as when a cluster has just started, the capacity left
+is estimated by what each subscription would get of it. Rules 1 and 2 need no load.
 
 Sees immutable views only and keeps nothing; a policy that knows more replaces this function, not its callers.
 """
@@ -27,17 +27,20 @@ from tidegate_protocol.messages import Capacity
 from .machine import Decision
 
 NEAR_TIE_SHARE: Final = 0.02
-"""Two edges are nearly tied if what they have left differs by at most this share of the largest configured uplink.
+"""Two edges are nearly tied if what they have left differs by at most this share of the largest configured
+uplink.
 
-Derived from seed 001 Table 7. With the topics of seed 000 Table VI registered one after another, topic 8 goes to b1
-although b3 has 10,000 B/s more left, and topic 14 to b1 although b0 has 12,500 B/s more left; topic 7 goes to b0
-although b3, which is faster, has only 22,500 B/s less. The largest uplink is 1,000,000 B/s (8 Mbps), so any share from
-1.25 % up to, not including, 2.25 % gives the paper's table. (Taken as a share of what is left, the range would be
-3.11 % to 3.20 %: too narrow to be a rule.)
+Derived from seed 001 Table 7. With the topics of seed 000 Table VI registered one after another, topic 8 goes
+to b1 although b3 has 10,000 B/s more left, and topic 14 to b1 although b0 has 12,500 B/s more left; topic 7
+goes to b0 although b3, which is faster, has only 22,500 B/s less. The largest uplink is 1,000,000 B/s (8
+Mbps), so any share from 1.25 % up to, not including, 2.25 % gives the paper's table. (Taken as a share of
+what is left, the range would be 3.11 % to 3.20 %: too narrow to be a rule.)
 """
 
 LOW_UTILIZATION: Final = 0.90
-"""The low threshold of the link and matching metrics (design §6): above it an edge takes no load if another can."""
+"""The low threshold of the link and matching metrics (design §6): above it an edge takes no load if another
+can.
+"""
 
 REJECTED_MAX: Final = 16
 """How many rejected alternatives a decision names."""
@@ -196,8 +199,8 @@ def _offered(
 ) -> _Offered:
     """The load of an edge: each message comes in once per pattern and goes out once per subscription.
 
-    A subscription to a pattern of which no load is known counts as an average one: nobody publishing yet does not mean
-    that nobody will.
+    A subscription to a pattern of which no load is known counts as an average one: nobody publishing yet does
+    not mean that nobody will.
     """
     up = down = messages = 0.0
     counted = 0

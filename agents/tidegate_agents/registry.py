@@ -2,15 +2,16 @@
 
 What always holds:
 
-- a subscription is known under its edge, subscriber and number, and is found by subscriber and pattern as well;
-- every operation costs a constant number of steps, however many subscriptions an edge holds; the digest too is kept up
-  to date rather than computed;
+- a subscription is known under its edge, subscriber and number, and is found by subscriber and pattern as
+  well;
+- every operation costs a constant number of steps, however many subscriptions an edge holds; the digest too
+  is kept up to date rather than computed;
 - a publisher that has not been heard of for long enough is forgotten by `expire_publishers`, oldest first.
 
-`registry_digest` is used by head and edge alike: the sum, modulo 2^64, of the first eight bytes of the SHA-256 of each
-subscription's line `<subscriber> <number> <pattern> <deadline_us> <expires_s>`. A sum does not depend on the order and
-can be changed by one subscription at a time, which a digest over sorted lines can't. It guards against forgetting, not
-against forgery.
+`registry_digest` is used by head and edge alike: the sum, modulo 2^64, of the first eight bytes of the
+SHA-256 of each subscription's line `<subscriber> <number> <pattern> <deadline_us> <expires_s>`. A sum does
+not depend on the order and can be changed by one subscription at a time, which a digest over sorted lines
+can't. It guards against forgetting, not against forgery.
 
 Knows nothing of messages, routes or decisions; time is an argument.
 """
@@ -158,7 +159,7 @@ class Registry:
         return record.subscriptions.get(key) if record else None
 
     def find(self, subscriber: str, pattern: str) -> list[tuple[str, Subscription]]:
-        """Where this subscriber has this pattern: edges in the order of their names. Normally one, or none."""
+        """Where this subscriber has this pattern, in the order of edges' names. Normally one, or none."""
         places = self._by_pattern.get((subscriber, pattern), ())
         return [(edge, self.edges[edge].subscriptions[subscriber, number]) for edge, number in sorted(places)]
 
@@ -194,7 +195,9 @@ class Registry:
         return self._publishers.pop(publisher, None) is not None
 
     def expire_publishers(self, now: float) -> list[str]:
-        """Forget the publishers whose time is over. The heap holds old times: those are put back with the new one."""
+        """Forget the publishers whose time is over. The heap holds old times: those are put back with the new
+        one.
+        """
         gone = []
         while self._expiries and self._expiries[0][0] <= now:
             _, publisher = heapq.heappop(self._expiries)

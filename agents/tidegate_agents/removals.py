@@ -1,8 +1,8 @@
 """Ending subscriptions: asking an edge to delete an output queue until it says that it is gone.
 
-A subscription stays in the registry, and its route bound, until its edge has confirmed. If the edge can't be reached
-the one who asked is told to ask again, and nothing has changed. What is gone already counts as removed, so a repeated
-request gets the same answer.
+A subscription stays in the registry, and its route bound, until its edge has confirmed. If the edge can't be
+reached the one who asked is told to ask again, and nothing has changed. What is gone already counts as
+removed, so a repeated request gets the same answer.
 """
 
 from __future__ import annotations

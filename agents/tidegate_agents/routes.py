@@ -2,12 +2,12 @@
 
 A *target* is what a link leads to: an edge or a neighbouring head. What always holds:
 
-- the bindings of a link are the covering set of the patterns its target needs. Two bindings of one queue never double
-  a message, so what is covered need not be bound;
-- a neighbour is offered the covering set of what all *other* targets need (reverse-path forwarding), so nothing is sent
-  back where it came from;
-- patterns a predecessor left bound (*leftovers*) count as needed, for the link and for the offers, until the owner of
-  that link has said what it needs (`settle`); until then none of them is unbound.
+- the bindings of a link are the covering set of the patterns its target needs. Two bindings of one queue
+  never double a message, so what is covered need not be bound;
+- a neighbour is offered the covering set of what all *other* targets need (reverse-path forwarding), so
+  nothing is sent back where it came from;
+- patterns a predecessor left bound (*leftovers*) count as needed, for the link and for the offers, until the
+  owner of that link has said what it needs (`settle`); until then none of them is unbound.
 
 Everything is kept as changes: `take_changes` gives what has to be bound and unbound since it was last asked.
 Knows nothing of messages, time or who is alive.
@@ -23,7 +23,9 @@ from .covering import CoverChange, CoveringSet
 
 
 class Mirror:
-    """A set kept elsewhere, with what it lacks and what it has too many of, so that changes can be sent in parts."""
+    """A set kept elsewhere, with what it lacks and what it has too many of, so that changes can be sent in
+    parts.
+    """
 
     __slots__ = ("held", "missing", "surplus")
 
@@ -104,7 +106,9 @@ class RouteTable:
         return self._targets.keys()
 
     def adopt(self, target: str, patterns: Iterable[str]) -> None:
-        """Take over what is bound on the link to `target` already; call it before anything else for that target."""
+        """Take over what is bound on the link to `target` already; call it before anything else for that
+        target.
+        """
         entry = self._target(target)
         entry.leftovers = set(patterns)
         entry.bound = Mirror(entry.leftovers)

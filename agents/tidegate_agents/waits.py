@@ -1,8 +1,8 @@
 """Waiting for routes: until bindings of our own are in place and neighbours have confirmed theirs.
 
-A wait ends when everything it waits for has come. Neighbours get a time budget: those that are not alive, or have not
-confirmed when the budget is used up, are named in `awaiting` instead. Bindings of our own get no budget, because a
-route that is not bound here is not live at all.
+A wait ends when everything it waits for has come. Neighbours get a time budget: those that are not alive, or
+have not confirmed when the budget is used up, are named in `awaiting` instead. Bindings of our own get no
+budget, because a route that is not bound here is not live at all.
 
 Knows nothing of who waits; a wait has a key, and a finished one is handed out by `take_finished`.
 """
@@ -68,7 +68,7 @@ class Waits:
             self._check(wait)
 
     def change_failed(self, change: int, retried_as: int) -> list[str]:
-        """A change will be tried again under another number. Returns who waits for it, to let them give up."""
+        """A change will be tried again under another number. Returns who waits for it; they may give up."""
         keys = sorted(self._by_change.pop(change, ()))
         for key in keys:
             wait = self._waits[key]

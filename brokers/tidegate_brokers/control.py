@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +79,7 @@ class ControlChannel:
         self._post = post
         self._metrics = metrics
         self._inbox = inbox
+        self._taking = False
         self._channel: AbstractChannel | None = None
         self._under_way: set[asyncio.Task[None]] = set()
         metrics.connected.labels(label).set(0)
@@ -97,10 +98,9 @@ class ControlChannel:
                 )
             except ChannelLockedResource:
                 raise AlreadyRunning(self._inbox.role, self._inbox.broker, str(self._url)) from None
-            # Consume before binding: from the first message on, somebody takes it.
             await channel.basic_consume(self._inbox.queue, self._on_message)
-            for key in self._inbox.keys:
-                await channel.queue_bind(self._inbox.queue, CONTROL_EXCHANGE, key)
+            if self._taking:
+                await _bind(channel, self._inbox)
         self._channel = channel
         self._metrics.connected.labels(self.label).set(1)
         # A channel can be closed on its own; without it the connection is of no use.
@@ -115,18 +115,25 @@ class ControlChannel:
         """Whether messages can be sent now."""
         return self._channel is not None
 
+    async def start_taking(self) -> None:
+        """Take messages from now on. Before, the inbox is ours, which keeps a second process out, but unbound."""
+        self._taking = True
+        await self._on_inbox(_bind)
+
     async def stop_taking(self) -> None:
         """Take no more messages: what is sent from now on comes back to its sender as undeliverable."""
-        channel, inbox = self._channel, self._inbox
-        if channel is None or inbox is None:
+        self._taking = False
+        await self._on_inbox(_unbind)
+
+    async def _on_inbox(self, change: Callable[[AbstractChannel, Inbox], Awaitable[None]]) -> None:
+        if self._channel is None or self._inbox is None:
             return
         try:
-            for key in inbox.keys:
-                await channel.queue_unbind(inbox.queue, CONTROL_EXCHANGE, key)
+            await change(self._channel, self._inbox)
         except BaseException as error:
-            if not lost_by_connection(error):
+            if not lost_by_connection(error) and not isinstance(error, AMQPError):
                 raise
-            log.info("the connection %s was lost while stopping", self.label)
+            log.info("the connection %s was lost; its inbox is set up with the next one", self.label)
 
     async def flush(self) -> None:
         """Wait until what was sent is confirmed."""
@@ -242,6 +249,16 @@ class ControlChannel:
     def _count_malformed(self, error: MalformedMessage) -> None:
         self._metrics.malformed.labels(error.reason).inc()
         log.debug("dropped a control message: %s", error)
+
+
+async def _bind(channel: AbstractChannel, inbox: Inbox) -> None:
+    for key in inbox.keys:
+        await channel.queue_bind(inbox.queue, CONTROL_EXCHANGE, key)
+
+
+async def _unbind(channel: AbstractChannel, inbox: Inbox) -> None:
+    for key in inbox.keys:
+        await channel.queue_unbind(inbox.queue, CONTROL_EXCHANGE, key)
 
 
 def _reply_address(delivered: DeliveredMessage) -> ReplyAddress | None:

@@ -17,7 +17,6 @@ from .control import ControlChannel, Inbox
 from .edge_plane import EdgePlane
 from .management import Management
 from .metrics import BrokerMetrics
-from .preflight import EDGE_PLUGINS_NEEDED
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
 from .worker import PlaneWorker
@@ -71,8 +70,8 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         runtime,
         worker,
         control,
-        EDGE_PLUGINS_NEEDED,
-        lambda: _lacking(agent, config),
+        shovels=False,
+        lacking=lambda: _lacking(agent, config),
         control_required=False,
     )
 

@@ -24,7 +24,7 @@ from tidegate_protocol.names import (
 from .config import HeadConfig
 from .control import ControlChannel, Inbox
 from .head_plane import HeadPlane
-from .management import PLUGINS_NEEDED, Management
+from .management import Management
 from .metrics import BrokerMetrics, distribution_version
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
@@ -94,8 +94,8 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         runtime,
         worker,
         own,
-        PLUGINS_NEEDED,
-        list,
+        shovels=True,
+        lacking=list,
         control_required=True,
         others=tuple(neighbours.values()),
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 
@@ -27,12 +27,7 @@ from .errors import (
 from .urls import ServerUrl
 
 VERSION_MIN: Final = (3, 10)
-PLUGINS_NEEDED: Final = (
-    "rabbitmq_management",
-    "rabbitmq_prometheus",
-    "rabbitmq_shovel",
-    "rabbitmq_shovel_management",
-)
+USER_TAGS_REMEDY: Final = "run: rabbitmqctl set_user_tags USER monitoring policymaker"
 REQUEST_TIMEOUT_S: Final = 10.0
 ATTEMPTS_MAX: Final = 3
 ATTEMPT_DELAY_S: Final = 0.3
@@ -63,40 +58,32 @@ class Management:
 
     # What the server is
 
-    async def version(self) -> str:
-        """The server's version, as it says it."""
-        overview = await self._get_object("overview?columns=rabbitmq_version,product_version")
-        version = overview.get("rabbitmq_version") or overview.get("product_version")
-        if not isinstance(version, str):
+    async def check(self, *, shovels: bool) -> str:
+        """Raise unless version, virtual host and plugins are as needed; return the version.
+
+        Plugins are known by what they offer: RabbitMQ's own list of them is empty just after its start.
+        """
+        overview = self._object(await self._get("overview?columns=rabbitmq_version,listeners"))
+        version = overview.get("rabbitmq_version") if overview is not None else None
+        match = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
+        if overview is None or match is None:
             raise RabbitBadAnswer(
                 self.where, "says no version", "check that management_url leads to RabbitMQ"
             )
-        return version
-
-    async def plugins(self) -> frozenset[str]:
-        """Plugins enabled on every node."""
-        nodes = await self._get_list("nodes?columns=name,running,enabled_plugins")
-        enabled = [frozenset(node["enabled_plugins"]) for node in nodes if "enabled_plugins" in node]
-        return frozenset.intersection(*enabled) if enabled else frozenset()
-
-    async def check(self, plugins: Sequence[str] = PLUGINS_NEEDED) -> str:
-        """Raise unless version, plugins and virtual host are as needed; return the version."""
-        version = await self.version()
-        match = re.match(r"(\d+)\.(\d+)", version)
-        if match is None:
-            raise RabbitBadAnswer(self.where, f"has the version {version!r}", "check that it is RabbitMQ")
         if (int(match[1]), int(match[2])) < VERSION_MIN:
-            raise RabbitTooOld(self.where, version, ".".join(map(str, VERSION_MIN)))
-        enabled = await self.plugins()
-        for plugin in plugins:
-            if plugin not in enabled:
-                raise PluginMissing(self.where, plugin)
+            raise RabbitTooOld(self.where, match.string, ".".join(map(str, VERSION_MIN)))
+        if "listeners" not in overview:
+            raise RabbitForbidden(self.where, "the user may not see its listeners", USER_TAGS_REMEDY)
+        protocols = [str(listener.get("protocol")) for listener in overview["listeners"]]
+        if not any(protocol.endswith("/prometheus") for protocol in protocols):
+            raise PluginMissing(self.where, "rabbitmq_prometheus")
         if await self._get(f"vhosts/{self._vhost}?columns=name") is None:
-            name = self._vhost.replace("%2F", "/")
-            raise RabbitForbidden(
-                self.where, f"has no virtual host {name}", f"run: rabbitmqctl add_vhost {name}"
-            )
-        return version
+            name = unquote(self._vhost)
+            remedy = f"run: rabbitmqctl add_vhost {name}"
+            raise RabbitForbidden(self.where, f"has no virtual host {name}", remedy)
+        if shovels and await self._get(f"shovels/{self._vhost}") is None:
+            raise PluginMissing(self.where, "rabbitmq_shovel_management")
+        return match.string
 
     # Policies and shovels
 
@@ -157,12 +144,6 @@ class Management:
 
     # Requests
 
-    async def _get_object(self, path: str) -> Json:
-        found = self._object(await self._get(path))
-        if found is None:
-            raise RabbitBadAnswer(self.where, f"has no {path}", "check that management_url leads to RabbitMQ")
-        return found
-
     async def _get_list(self, path: str) -> list[Json]:
         found = await self._get(path)
         return [] if found is None else self._list(found)
@@ -206,16 +187,11 @@ class Management:
         if status == httpx.codes.UNAUTHORIZED:
             # RabbitMQ answers 401 both for a wrong password and for a user without any management tag.
             if "Not management user" in response.text or "Not_Authorized" in response.text:
-                raise RabbitForbidden(
-                    self.where,
-                    "the user has no right to the management API",
-                    "run: rabbitmqctl set_user_tags <user> monitoring policymaker",
-                )
+                problem = "the user has no right to the management API"
+                raise RabbitForbidden(self.where, problem, USER_TAGS_REMEDY)
             raise RabbitDenied(self.where)
         if status == httpx.codes.FORBIDDEN:
-            raise RabbitForbidden(
-                self.where, f"{what} is not allowed", "give the user the tags monitoring and policymaker"
-            )
+            raise RabbitForbidden(self.where, f"{what} is not allowed", USER_TAGS_REMEDY)
         if status == httpx.codes.NOT_FOUND:
             return None
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:

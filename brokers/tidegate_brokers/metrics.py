@@ -31,6 +31,17 @@ class BrokerMetrics:
             "tidegate_build_info", "Version of this process", ["version", "role", "broker"], registry=registry
         )
         self.build.labels(distribution_version(), role, name).set(1)
+        self.agent_errors = Counter(
+            "tidegate_agent_errors", "Events the agent failed on: bugs", registry=registry
+        )
+        self.loop_lag = Gauge(
+            "tidegate_event_loop_lag_seconds", "How late the last periodic wake-up came", registry=registry
+        )
+        self._forwarded_seen: dict[str, int] = {}
+        self._add_control(registry)
+        self._add_data_plane(registry)
+
+    def _add_control(self, registry: CollectorRegistry) -> None:
         self.received = Counter(
             "tidegate_control_received_messages", "Control messages received", ["kind"], registry=registry
         )
@@ -58,6 +69,8 @@ class BrokerMetrics:
             ["connection"],
             registry=registry,
         )
+
+    def _add_data_plane(self, registry: CollectorRegistry) -> None:
         self.subscriptions = Gauge(
             "tidegate_subscriptions_count", "Output queues kept by this edge", registry=registry
         )
@@ -90,13 +103,6 @@ class BrokerMetrics:
             "Data-plane actions repeated after a failure that may pass",
             registry=registry,
         )
-        self.agent_errors = Counter(
-            "tidegate_agent_errors", "Events the agent failed on: bugs", registry=registry
-        )
-        self.loop_lag = Gauge(
-            "tidegate_event_loop_lag_seconds", "How late the last periodic wake-up came", registry=registry
-        )
-        self._forwarded_seen: dict[str, int] = {}
 
     def observe_link(self, target: str, state: str, waiting: int, forwarded: int) -> None:
         """Take over what RabbitMQ says about a link; its counter restarts with RabbitMQ, ours does not."""

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from .errors import RabbitUnreachable
-from .management import PLUGINS_NEEDED, Management
+from .management import Management
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.5
-EDGE_PLUGINS_NEEDED: Final = ("rabbitmq_management", "rabbitmq_prometheus")
-"""An edge forwards nothing, so it needs no shovel."""
 
 
-async def check_rabbitmq(
-    management: Management, timeout_s: float, plugins: Sequence[str] = PLUGINS_NEEDED
-) -> str:
-    """Return RabbitMQ's version once it answers as it must; raise an error of `errors.py` otherwise."""
+async def check_rabbitmq(management: Management, timeout_s: float, *, shovels: bool) -> str:
+    """Return RabbitMQ's version once it answers as it must; raise an error of `errors.py` otherwise.
+
+    Only a head needs shovels: an edge forwards nothing.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while True:
         try:
-            version = await management.check(plugins)
+            version = await management.check(shovels=shovels)
         except RabbitUnreachable as error:
             if loop.time() + RETRY_S > deadline:
                 raise

@@ -48,7 +48,7 @@ class Parts:
     runtime: Runtime
     worker: PlaneWorker
     control: ControlChannel
-    plugins: Sequence[str]
+    shovels: bool
     lacking: Callable[[], list[str]]
     """What readiness lacks besides connections and data plane."""
     control_required: bool
@@ -117,7 +117,7 @@ class BrokerProcess:
     async def _start(self) -> None:
         timeout_s = self._config.startup_timeout_s
         parts = self._parts
-        await check_rabbitmq(self._management, timeout_s, parts.plugins)
+        await check_rabbitmq(self._management, timeout_s, shovels=parts.shovels)
         self._preflight_done = True
         self._spawn(measure_lag(self._metrics))
         for keeper in self._keepers():
@@ -133,6 +133,8 @@ class BrokerProcess:
             self._spawn(other.keeper.run())
         self._spawn(parts.worker.run())
         await parts.worker.wait_asserted(timeout_s)
+        # Only now: the agent must know what its predecessor left before anybody asks it for anything.
+        await parts.control.start_taking()
 
     async def _finish(self) -> None:
         """Stop taking requests, finish what is in progress, say goodbye."""

@@ -197,13 +197,13 @@ class AckLedger:
             self._ahead.add(tag)
         return self._bulk - self._sent + len(self._ahead)
 
-    def take(self) -> list[tuple[int, bool]]:
-        """What to acknowledge now, as pairs of tag and "all up to it"."""
+    def take(self, final: bool = False) -> list[tuple[int, bool]]:
+        """What to acknowledge now, as pairs of tag and "all up to it"; `final` leaves nothing for later."""
         acks: list[tuple[int, bool]] = []
         if self._bulk > self._sent:
             acks.append((self._bulk, True))
             self._sent = self._bulk
-        if len(self._ahead) >= self._singles_at:
+        if final or len(self._ahead) >= self._singles_at:
             acks += [(tag, False) for tag in sorted(self._ahead)]
             self._done_singly |= self._ahead
             self._ahead.clear()

@@ -115,7 +115,7 @@ class Inbox:
         """Settled messages that `acknowledgements` has not seen yet."""
         return len(self._settled)
 
-    def acknowledgements(self) -> list[tuple[int, bool]]:
+    def acknowledgements(self, final: bool = False) -> list[tuple[int, bool]]:
         """What to acknowledge now on the current channel, as pairs of tag and "all up to it"."""
         settled = self._settled
         for _ in range(len(settled)):
@@ -125,7 +125,7 @@ class Inbox:
             for ledger, tag in message.ledgers:
                 if ledger.alive:
                     ledger.settle(tag)
-        return self._ledger.take()
+        return self._ledger.take(final)
 
     @property
     def owes(self) -> bool:

@@ -84,6 +84,8 @@ class _Assembly:
 class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
     """pika's connection; see the module."""
 
+    _frame_buffer: bytes
+
     def __init__(self, *args: Any, after_chunk: Callable[[], None], **options: Any) -> None:
         self._assemblies: dict[int, _Assembly] = {}
         self._after_chunk = after_chunk

@@ -141,7 +141,7 @@ class SubscriptionEngine:
                 try:
                     await self._consume(channel, place)
                     await self._serve(channel)
-                    await channel.acknowledge(self.inbox.acknowledgements())
+                    await channel.acknowledge(self.inbox.acknowledgements(final=True))
                 finally:
                     self.inbox.attach()
                     self.attached = False

@@ -337,7 +337,7 @@ class ThreadRuntime:
         return task
 
     def after_chunk(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the data that is just being read has been worked through; in the loop."""
+        """Call `callback` once, when the data that is just being read has been worked through."""
         self._after_chunk[callback] = None
 
     def run_after_chunk(self) -> None:

@@ -12,8 +12,10 @@ import pytest
 import pytest_asyncio
 
 from tests.support.brokers import Brokers, Process, RawClient, bodies
+from tests.support.containers import ContainerNode, docker_problem
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import ChildNode, rabbit_nodes
+from tidegate_brokers.embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
+from tidegate_brokers.embedded.ports import Ports
 from tidegate_protocol.messages import (
     EdgeGoodbye,
     Refusal,
@@ -29,15 +31,36 @@ from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE,
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node() -> AsyncIterator[ChildNode]:
-    async with rabbit_nodes(["brokers"]) as nodes:
-        yield nodes["brokers"]
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["native", pytest.param("container", marks=pytest.mark.docker)],
+)
+async def node(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RabbitNode]:
+    """The RabbitMQ of this machine, and the newest supported one in a container."""
+    if request.param == "native":
+        async with rabbit_nodes(["brokers"]) as nodes:
+            yield nodes["brokers"]
+        return
+    problem = docker_problem()
+    if problem is not None:
+        pytest.skip(f"no container with another RabbitMQ: {problem}")
+    ports = Ports()
+    reserved = NodePorts.reserve(ports)
+    node = ContainerNode("brokers", reserved, new_password(), tmp_path_factory.mktemp("container"))
+    try:
+        await node.start()
+        yield node
+    finally:
+        await node.remove()
+        ports.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def brokers(node: ChildNode, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Brokers]:
-    found = Brokers(node, tmp_path, request.node.name.removeprefix("test_")[:40])
+async def brokers(node: RabbitNode, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Brokers]:
+    found = Brokers(node, tmp_path, request.node.originalname.removeprefix("test_")[:40])
     try:
         yield found
     finally:
@@ -106,8 +129,14 @@ async def test_malformed_control_messages_are_counted_answered_and_harm_nobody(b
     await cluster(brokers, edges=("one",))
     head = brokers.processes["head"]
     async with brokers.client("head") as client:
-        before = {reason: await malformed(head, reason) for reason in ("not-json", "unknown-kind", "invalid-field")}
-        for body in (b"\xff\x00 no json", b'{"v":1,"kind":"no-such-kind"}', b'{"v":1,"kind":"subscribe-request"}'):
+        before = {
+            reason: await malformed(head, reason) for reason in ("not-json", "unknown-kind", "invalid-field")
+        }
+        for body in (
+            b"\xff\x00 no json",
+            b'{"v":1,"kind":"no-such-kind"}',
+            b'{"v":1,"kind":"subscribe-request"}',
+        ):
             answer = await client.ask_raw(body)
             assert isinstance(answer, Refusal)
             assert answer.reason is RefusalReason.INVALID
@@ -120,7 +149,9 @@ async def test_malformed_control_messages_are_counted_answered_and_harm_nobody(b
         exchange = await client.channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
         request = SubscribeRequest(subscriber="a", pattern="x", deadline_us=1)
         await exchange.publish(aio_pika.Message(encode(request), reply_to="victim"), HOM_KEY)
-        await eventually(lambda: malformed(head, "bad-reply-to"), "a reply address that is no direct reply-to counts")
+        await eventually(
+            lambda: malformed(head, "bad-reply-to"), "a reply address that is no direct reply-to counts"
+        )
         assert await victim.get(fail=False) is None
         assert (await client.status()).edges[0].alive
 
@@ -145,7 +176,9 @@ async def test_a_killed_head_adopts_its_routes(brokers: Brokers) -> None:
             assert await bodies(queue, "with it again") == ["with it again"]
         await eventually(lambda: known(client, 1), "the head has read its edges' registries")
         assert (PUBLISH_EXCHANGE, "quake.*") in await brokers.routes("head", reply.edge)
-        assert isinstance(await client.ask(UnsubscribeRequest(subscriber="siren", number=0)), UnsubscribeReply)
+        assert isinstance(
+            await client.ask(UnsubscribeRequest(subscriber="siren", number=0)), UnsubscribeReply
+        )
         await eventually(lambda: no_routes(brokers, "head", reply.edge), "an adopted route can be removed")
 
 
@@ -183,14 +216,17 @@ async def test_a_wiped_rabbitmq_is_rebuilt(brokers: Brokers, wiped: str) -> None
     await delivers_again(brokers, reply)
 
 
-async def test_a_restarted_rabbitmq_is_taken_up_again(brokers: Brokers, node: ChildNode) -> None:
+async def test_a_restarted_rabbitmq_is_taken_up_again(brokers: Brokers, node: RabbitNode) -> None:
     await cluster(brokers)
     async with brokers.client("head") as client:
         reply = await subscribe(client, "siren", "quake.*")
     await node.kill()
     await node.start()
     await delivers_again(brokers, reply)
-    assert await brokers.processes["head"].metric('tidegate_connection_reopened_total{connection="data-plane"}') == 1
+    assert (
+        await brokers.processes["head"].metric('tidegate_connection_reopened_total{connection="data-plane"}')
+        == 1
+    )
 
 
 async def delivers_again(brokers: Brokers, reply: SubscribeReply) -> None:
@@ -264,7 +300,7 @@ async def test_a_second_head_of_the_same_name_does_not_start(brokers: Brokers) -
 
 async def test_a_wrong_password_is_named(brokers: Brokers) -> None:
     node = brokers.node
-    url = f"amqp://{node.user}:not-it@{node.host}:{node.amqp_port}/x"
+    url = f"amqp://{node.user}:not-it@{node.host}:{node.amqp_port}/{brokers.vhost('head')}"
     await fails(await brokers.head("head", url=url), os.EX_NOPERM, "password is wrong")
     management = f"http://{node.user}:not-it@{node.host}:{node.management_port}"
     process = await brokers.head("head", management_url=management)
@@ -278,7 +314,9 @@ async def test_a_refused_connection_is_named(brokers: Brokers) -> None:
         port = closed.getsockname()[1]
         head = await brokers.head("head", management_url=f"http://127.0.0.1:{port}", startup_timeout_s=1)
         await fails(head, os.EX_UNAVAILABLE, "can't be reached", "check management_url")
-        head = await brokers.head("head", url=f"amqp://127.0.0.1:{port}/{brokers.vhost('head')}", startup_timeout_s=1)
+        head = await brokers.head(
+            "head", url=f"amqp://127.0.0.1:{port}/{brokers.vhost('head')}", startup_timeout_s=1
+        )
         await fails(head, os.EX_UNAVAILABLE, "check host and port")
 
 
@@ -292,7 +330,9 @@ async def test_a_taken_port_is_named(brokers: Brokers) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        await fails(await brokers.head("head", http_port=port), os.EX_CONFIG, f"127.0.0.1:{port}", "http_port")
+        await fails(
+            await brokers.head("head", http_port=port), os.EX_CONFIG, f"127.0.0.1:{port}", "http_port"
+        )
 
 
 async def test_a_missing_plugin_is_named(tmp_path: Path) -> None:

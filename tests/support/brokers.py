@@ -109,7 +109,9 @@ class Brokers:
     async def edge(self, name: str, head: str, **options: object) -> Process:
         return await self._new("edge", name, f"c-{head}", f'head_url = "{self.url(head)}"', options)
 
-    async def _new(self, role: str, name: str, cluster: str, extra: str, options: dict[str, object]) -> Process:
+    async def _new(
+        self, role: str, name: str, cluster: str, extra: str, options: dict[str, object]
+    ) -> Process:
         await create_vhost(self.node, self.vhost(name))
         values: dict[str, object] = {
             "name": name,
@@ -122,7 +124,9 @@ class Brokers:
             **options,
         }
         file = self.directory / f"{name}.toml"
-        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + extra + "\n")
+        file.write_text(
+            "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + extra + "\n"
+        )
         process = Process(role, file, self.directory / f"{name}.log")
         self.processes[name] = process
         return process
@@ -142,7 +146,11 @@ class Brokers:
     async def routes(self, head: str, target: str) -> set[tuple[str, str]]:
         """The exchange and pattern of every binding of a link."""
         found = await self.api(f"bindings/{self.vhost(head)}")
-        return {(b["source"], b["routing_key"]) for b in found if b["destination"] == f"link.{target}" and b["source"]}
+        return {
+            (b["source"], b["routing_key"])
+            for b in found
+            if b["destination"] == f"link.{target}" and b["source"]
+        }
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[RawClient]:

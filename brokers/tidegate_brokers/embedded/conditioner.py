@@ -127,20 +127,21 @@ class Flow:
         self._line = DelayLine(listener.delay_s)
         self._timer: asyncio.TimerHandle | None = None
         self._laned_bytes = 0
-        self._finished = False
+        self._dropped = False
         self.source: Side
         self.target: Side
 
     def feed(self, data: bytes) -> None:
         """Bytes from the source."""
+        if self._dropped:
+            return
         self._laned_bytes += len(data)
         self._pump.push(self, data)
         self.steer()
 
     def finish(self) -> None:
-        """The source will send no more: an empty mark follows the bytes that are under way."""
-        if not self._finished:
-            self._finished = True
+        """The source will send no more, or is lost (both may happen): an empty mark follows what is under way."""
+        if not self._dropped:
             self._pump.push(self, b"")
 
     def passed(self, data: memoryview) -> None:
@@ -175,7 +176,12 @@ class Flow:
 
     def steer(self) -> None:
         """Read from the source exactly while there is somewhere to put it."""
-        may_read = not self._listener.is_stalled and self.target.can_take and self._held_bytes < self._window_bytes
+        may_read = (
+            not self._dropped
+            and not self._listener.is_stalled
+            and self.target.can_take
+            and self._held_bytes < self._window_bytes
+        )
         if may_read and self._pump.lane.is_full:
             self._pump.wait(self)
             may_read = False
@@ -183,9 +189,11 @@ class Flow:
 
     def drop(self) -> None:
         """The target is gone: nothing that is under way can arrive."""
+        self._dropped = True
         self._pump.forget(self)
         if self._timer is not None:
             self._timer.cancel()
+        self.source.read(False)
 
     @property
     def _held_bytes(self) -> int:
@@ -193,8 +201,8 @@ class Flow:
 
     @property
     def _window_bytes(self) -> float:
-        rate = self._pump.lane.bytes_per_s
-        under_way = UNSHAPED_BYTES_PER_S * self._listener.delay_s if rate is None else rate * (self._listener.delay_s + QUEUE_S)
+        rate, delay_s = self._pump.lane.bytes_per_s, self._listener.delay_s
+        under_way = UNSHAPED_BYTES_PER_S * delay_s if rate is None else rate * (delay_s + QUEUE_S)
         return WINDOW_BYTES_MIN + under_way
 
 

@@ -1,0 +1,447 @@
+"""The SDK on a real RabbitMQ: both clients, both ways, through lost connections, deleted queues, full links.
+
+One node stands for head and edge, and `Hom` answers in place of the head's process: what is tested here is
+the client's side of the contract. The whole path is tested in `test_chain.py` and `test_faults.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+from typing import Self
+
+import aio_pika
+import httpx
+import pytest
+import pytest_asyncio
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
+from tidegate import (
+    AccessRefused,
+    AsyncPublisher,
+    AsyncSubscriber,
+    AsyncSubscription,
+    Backoff,
+    ConnectionFailed,
+    HeadSilent,
+    Limits,
+    Message,
+    Publisher,
+    Refused,
+    Subscriber,
+    Timeouts,
+)
+from tidegate_brokers.embedded.nodes import ChildNode, amqp_url, management_url, rabbit_nodes
+from tidegate_protocol.messages import (
+    ControlMessage,
+    PublisherGoodbye,
+    PublisherHello,
+    PublisherWelcome,
+    Refusal,
+    RefusalReason,
+    SubscribeReply,
+    SubscribeRequest,
+    Subscription,
+    UnsubscribeReply,
+    UnsubscribeRequest,
+    decode,
+    encode,
+)
+from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, output_queue
+
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QUICK = Timeouts(attempt_s=0.5, request_s=1.5, close_s=3.0)
+BACKOFF = Backoff(first_s=0.05, limit_s=0.5)
+ATTRIBUTES = {"magnitude": 0.1 + 0.2, "depth": -7, "big": 2**62, "text": "Erdbeben é", "felt": True}
+
+
+class Hom:
+    """Answers clients as a head does; the queues are on the same node."""
+
+    def __init__(self, node: ChildNode) -> None:
+        self._node = node
+        self.numbers: dict[tuple[str, str], int] = {}
+        self.kinds: list[str] = []
+        self.queue_arguments: dict[str, object] = {}
+
+    async def __aenter__(self) -> Self:
+        self.connection = await aio_pika.connect(amqp_url(self._node))
+        self.channel: AbstractChannel = await self.connection.channel()
+        self.publish: AbstractExchange = await self.channel.declare_exchange(
+            PUBLISH_EXCHANGE, "topic", durable=True
+        )
+        control = await self.channel.declare_exchange(CONTROL_EXCHANGE, "topic", durable=True)
+        queue = await self.channel.declare_queue(exclusive=True)
+        await queue.bind(control, HOM_KEY)
+        await queue.consume(self._on_message, no_ack=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.connection.close()
+
+    async def _on_message(self, message: AbstractIncomingMessage) -> None:
+        request = decode(message.body)
+        self.kinds.append(request.kind)
+        reply = await self._answer(request)
+        if reply is not None and message.reply_to:
+            answer = aio_pika.Message(encode(reply), correlation_id=message.correlation_id)
+            await self.channel.default_exchange.publish(answer, message.reply_to)
+
+    async def _answer(self, request: ControlMessage) -> ControlMessage | None:
+        if isinstance(request, SubscribeRequest):
+            return await self._subscribe(request)
+        if isinstance(request, UnsubscribeRequest):
+            await self.channel.queue_delete(output_queue(request.subscriber, request.number))
+            return UnsubscribeReply(subscriber=request.subscriber, number=request.number)
+        if isinstance(request, PublisherHello):
+            return PublisherWelcome(publisher=request.publisher, head="head", period_s=0.2)
+        assert isinstance(request, PublisherGoodbye)
+        return None
+
+    async def _subscribe(self, request: SubscribeRequest) -> SubscribeReply | Refusal:
+        if request.pattern == "refused":
+            return Refusal(reason=RefusalReason.NO_EDGE, message="no edge is alive")
+        key = (request.subscriber, request.pattern)
+        number = self.numbers.setdefault(key, len([name for name, _ in self.numbers if name == key[0]]))
+        queue = await self.channel.declare_queue(
+            output_queue(request.subscriber, number), durable=True, arguments=self.queue_arguments
+        )
+        await queue.bind(self.publish, request.pattern)
+        return SubscribeReply(
+            subscription=Subscription(number=number, **request.model_dump(exclude={"kind", "v"})),
+            edge="edge",
+            url=f"amqp://{self._node.host}:{self._node.amqp_port}/%2F",
+            queue=queue.name,
+        )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node() -> AsyncIterator[ChildNode]:
+    async with rabbit_nodes(["sdk"]) as nodes:
+        yield nodes["sdk"]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def hom(node: ChildNode) -> AsyncIterator[Hom]:
+    async with Hom(node) as hom:
+        yield hom
+
+
+@pytest.fixture
+def url(node: ChildNode) -> str:
+    return amqp_url(node)
+
+
+async def take(subscription: AsyncSubscription, count: int) -> list[Message]:
+    messages: list[Message] = []
+    async with asyncio.timeout(60):
+        async for message in subscription:
+            messages.append(message)
+            if len(messages) == count:
+                break
+    return messages
+
+
+async def cut(node: ChildNode, part: str) -> int:
+    """Close every connection whose name holds `part`, as an operator would. Returns how many those were."""
+    async with httpx.AsyncClient(base_url=management_url(node), timeout=30) as client:
+        connections = (await client.get("/api/connections")).json()
+        names = [
+            each["name"]
+            for each in connections
+            if part in each.get("client_properties", {}).get("connection_name", "")
+        ]
+        for name in names:
+            await client.delete(f"/api/connections/{name}")
+    return len(names)
+
+
+async def depth(hom: Hom, queue: str) -> int:
+    """Messages ready in a queue."""
+    count = (await hom.channel.declare_queue(queue, passive=True)).declaration_result.message_count
+    assert count is not None
+    return count
+
+
+async def test_attributes_and_order_from_async_to_both(hom: Hom, url: str) -> None:
+    async with AsyncPublisher(url) as publisher, AsyncSubscriber(url) as subscriber:
+        subscription = await subscriber.subscribe("a2.#", deadline=60)
+        blocking = await asyncio.to_thread(Subscriber(url).__enter__)
+        other = await asyncio.to_thread(blocking.subscribe, "a2.#", 60)
+        for number in range(300):
+            await publisher.publish("a2.x", str(number).encode(), ATTRIBUTES)
+        await publisher.flush()
+        messages = await take(subscription, 300)
+        others = [await asyncio.to_thread(other.get, 30) for _ in range(300)]
+        await asyncio.to_thread(blocking.close)
+    for found in (messages, others):
+        assert [message.body for message in found if message] == [
+            str(number).encode() for number in range(300)
+        ]
+        assert all(message and message.attributes == ATTRIBUTES for message in found)
+    assert messages[7].sequence == 7
+    assert messages[7].publisher == publisher.id
+    assert messages[7].published_at is not None
+    assert subscription.statistics().received == 300
+
+
+async def test_attributes_and_order_from_sync_to_async(hom: Hom, url: str) -> None:
+    def publish() -> None:
+        with Publisher(url) as publisher:
+            receipts = [publisher.publish("s2.x", str(n).encode(), ATTRIBUTES) for n in range(300)]
+            receipts[-1].wait(30)
+            publisher.flush()
+            assert all(receipt.confirmed for receipt in receipts)
+
+    async with AsyncSubscriber(url) as subscriber:
+        subscription = await subscriber.subscribe("s2.#", deadline=60)
+        await asyncio.to_thread(publish)
+        messages = await take(subscription, 300)
+    assert [message.body for message in messages] == [str(number).encode() for number in range(300)]
+    assert all(message.attributes == ATTRIBUTES for message in messages)
+
+
+async def test_a_body_of_many_frames_and_an_empty_one(hom: Hom, url: str) -> None:
+    bodies = [b"", bytes(range(256)) * 3000, b"x"]
+
+    def collect() -> list[bytes]:
+        with Subscriber(url) as subscriber:
+            subscription = subscriber.subscribe("big", deadline=60)
+            with Publisher(url) as publisher:
+                for body in bodies:
+                    publisher.publish("big", body)
+            return [message.body for _ in bodies if (message := subscription.get(30))]
+
+    assert await asyncio.to_thread(collect) == bodies
+    async with AsyncSubscriber(url) as subscriber, AsyncPublisher(url) as publisher:
+        subscription = await subscriber.subscribe("big", deadline=60)
+        for body in bodies:
+            await publisher.publish("big", body)
+        assert [message.body for message in await take(subscription, 3)] == bodies
+
+
+async def test_lost_connections_lose_and_double_nothing(hom: Hom, node: ChildNode, url: str) -> None:
+    total = 4_000
+    async with (
+        AsyncPublisher(url, name="cutpub", window=100, backoff=BACKOFF) as publisher,
+        AsyncSubscriber(url, name="cutsub", backoff=BACKOFF) as subscriber,
+    ):
+        subscription = await subscriber.subscribe("cut.#", deadline=60, acknowledge="manual")
+
+        async def publish() -> None:
+            for number in range(total):
+                await publisher.publish(f"cut.{number % 3}", str(number).encode())
+                if number % 50 == 0:
+                    await asyncio.sleep(0.01)
+            await publisher.flush()
+
+        async def collect() -> list[Message]:
+            messages = []
+            async for message in subscription:
+                messages.append(message)
+                message.ack()
+                if len(messages) == total:
+                    break
+            return messages
+
+        publishing, collecting = asyncio.create_task(publish()), asyncio.create_task(collect())
+        for reached in (500, 1500, 2500):
+            await eventually(
+                lambda reached=reached: subscription.statistics().received >= reached, f"{reached} messages"
+            )
+            await eventually(lambda: cut(node, "cutpub"), "the publisher's connections are listed")
+            await eventually(lambda: cut(node, "cutsub"), "the subscriber's connections are listed")
+        await publishing
+        messages = await asyncio.wait_for(collecting, 60)
+        assert subscription.reconnects >= 1
+        await subscription.unsubscribe()
+    for topic in range(3):
+        bodies = [int(message.body) for message in messages if message.topic == f"cut.{topic}"]
+        assert bodies == list(range(topic, total, 3))
+
+
+async def test_the_blocking_client_survives_lost_connections_too(hom: Hom, node: ChildNode, url: str) -> None:
+    total = 3_000
+    seen: list[int] = []
+    done = threading.Event()
+
+    def callback(message: Message) -> None:
+        seen.append(int(message.body))
+        if len(seen) >= total:
+            done.set()
+
+    def run() -> None:
+        with (
+            Publisher(url, name="bcutpub", window=100, backoff=BACKOFF) as publisher,
+            Subscriber(url, name="bcutsub", backoff=BACKOFF) as subscriber,
+        ):
+            subscription = subscriber.subscribe("bcut", deadline=60, callback=callback)
+            for number in range(total):
+                publisher.publish("bcut", str(number).encode())
+                if number % 20 == 0:
+                    done.wait(0.01)
+            publisher.flush()
+            assert done.wait(60)
+            subscription.unsubscribe()
+
+    running = asyncio.create_task(asyncio.to_thread(run))
+    for reached in (300, 1200):
+        await eventually(lambda reached=reached: len(seen) >= reached, f"{reached} messages")
+        await eventually(lambda: cut(node, "bcutpub"), "the publisher's connections are listed")
+        await eventually(lambda: cut(node, "bcutsub"), "the subscriber's connections are listed")
+    await running
+    assert seen == list(range(total))
+
+
+async def test_a_deleted_queue_is_asked_for_again(hom: Hom, url: str) -> None:
+    async with AsyncPublisher(url) as publisher, AsyncSubscriber(url, backoff=BACKOFF) as subscriber:
+        subscription = await subscriber.subscribe("gone", deadline=60)
+        assert subscription.queue is not None
+        await hom.channel.queue_delete(subscription.queue)
+        await eventually(lambda: subscription.reconnects == 1 and subscription.attached, "it is back")
+        await publisher.publish("gone", b"after")
+        assert [message.body for message in await take(subscription, 1)] == [b"after"]
+
+
+async def test_without_a_head_process_the_known_queue_is_used_again(node: ChildNode, url: str) -> None:
+    async with Hom(node):
+        subscriber = AsyncSubscriber(url, name="orphan", timeouts=QUICK, backoff=BACKOFF)
+        await subscriber.open()
+        subscription = await subscriber.subscribe("orphan", deadline=60)
+    await eventually(lambda: cut(node, "subscriber orphan data"), "the data connection is listed")
+    await eventually(lambda: subscription.reconnects == 1 and subscription.attached, "it is back")
+    async with AsyncPublisher(url, timeouts=QUICK) as publisher:
+        await (await publisher.publish("orphan", b"x"))
+    assert len(await take(subscription, 1)) == 1
+    await subscriber.close()
+
+
+async def test_a_named_subscription_outlives_its_client_and_keeps_what_was_not_settled(
+    hom: Hom, url: str
+) -> None:
+    async with AsyncPublisher(url) as publisher:
+        async with AsyncSubscriber(url, name="keeper") as subscriber:
+            subscription = await subscriber.subscribe("keep", deadline=60, acknowledge="manual")
+            queue = subscription.queue
+            for number in range(6):
+                await publisher.publish("keep", str(number).encode())
+            messages = await take(subscription, 4)
+            messages[0].ack()
+            await messages[1].ack()
+            messages[3].ack()
+        assert queue is not None
+        await eventually(lambda: depth(hom, queue), "what was not settled is back")
+        async with AsyncSubscriber(url, name="keeper") as subscriber:
+            subscription = await subscriber.subscribe("keep", deadline=60)
+            rest = await take(subscription, 3)
+            await subscription.unsubscribe()
+    assert [message.body for message in rest] == [b"2", b"4", b"5"]
+    assert rest[0].redelivered
+
+
+async def test_an_anonymous_subscriber_leaves_nothing_behind(hom: Hom, url: str) -> None:
+    tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+    async with AsyncSubscriber(url) as subscriber:
+        queue = (await subscriber.subscribe("nothing", deadline=1)).queue
+    assert queue is not None
+
+    def blocking() -> None:
+        with Subscriber(url) as subscriber, Publisher(url) as publisher:
+            subscriber.subscribe("nothing", deadline=1, callback=lambda _: None)
+            publisher.publish("nothing", b"").wait(30)
+
+    await asyncio.to_thread(blocking)
+    async with await aio_pika.connect(url) as probe:
+        channel = await probe.channel()
+        with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
+            await channel.declare_queue(queue, passive=True)
+    await eventually(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()}, "no task is left", 10)
+    left = [thread.name for thread in set(threading.enumerate()) - threads if "tidegate" in thread.name]
+    assert left == []
+
+
+async def test_a_queue_still_held_by_a_predecessor_is_waited_for(hom: Hom, url: str) -> None:
+    async with AsyncSubscriber(url, name="twin") as first:
+        await first.subscribe("twin", deadline=1)
+        second = AsyncSubscriber(url, name="twin", backoff=BACKOFF)
+        await second.open()
+        waiting = asyncio.create_task(second.subscribe("twin", deadline=1))
+        await eventually(lambda: hom.kinds.count("subscribe-request") >= 3, "the second one tries again")
+        assert not waiting.done()
+    subscription = await asyncio.wait_for(waiting, 30)
+    await subscription.unsubscribe()
+    await second.close()
+
+
+async def test_a_full_link_slows_the_publisher_and_loses_nothing(hom: Hom, url: str) -> None:
+    hom.queue_arguments = {"x-max-length": 20, "x-overflow": "reject-publish"}
+    async with AsyncSubscriber(url) as subscriber:
+        subscription = await subscriber.subscribe("full", deadline=60, prefetch=10)
+        async with AsyncPublisher(url, window=50, limits=Limits(publish_attempts=100)) as publisher:
+            for number in range(200):
+                await publisher.publish("full", str(number).encode())
+                if number == 150:
+                    collecting = asyncio.create_task(take(subscription, 200))
+            messages = await collecting
+            await publisher.flush()
+    assert sorted(int(message.body) for message in messages) == list(range(200))
+
+
+async def test_foreign_messages_are_delivered_and_counted(hom: Hom, url: str) -> None:
+    late: list[Message] = []
+    async with AsyncSubscriber(url) as subscriber, AsyncPublisher(url) as publisher:
+        subscription = await subscriber.subscribe("foreign", deadline=0.000_001, on_late=late.append)
+        await hom.publish.publish(aio_pika.Message(b"plain", headers={"x": 1, "list": [1]}), "foreign")
+        await publisher.publish("foreign", b"ours")
+        messages = await take(subscription, 2)
+    statistics = subscription.statistics()
+    assert {message.body for message in messages} == {b"plain", b"ours"}
+    assert (statistics.foreign, statistics.late, statistics.received) == (1, 1, 2)
+    assert [message.body for message in late] == [b"ours"]
+
+
+async def test_the_head_hears_of_a_publisher_and_of_its_end(hom: Hom, url: str) -> None:
+    async with AsyncPublisher(url):
+        await eventually(lambda: hom.kinds.count("publisher-hello") >= 2, "it says hello again and again")
+    await eventually(lambda: "publisher-goodbye" in hom.kinds, "it says goodbye")
+
+
+async def test_failures_to_connect_say_what_is_wrong(node: ChildNode, hom: Hom, url: str) -> None:
+    wrong_password = f"amqp://{node.user}:wrong@{node.host}:{node.amqp_port}"
+    wrong_vhost = f"{url.rpartition('/')[0]}/nowhere"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"amqp://u:p@127.0.0.1:{free.getsockname()[1]}"
+        for address, expected in (
+            (wrong_password, AccessRefused),
+            (wrong_vhost, AccessRefused),
+            (nobody, ConnectionFailed),
+        ):
+            for asynchronous in (AsyncPublisher(address), AsyncSubscriber(address)):
+                with pytest.raises(expected) as error:
+                    await asynchronous.open()
+                assert "wrong" not in str(error.value)
+            for blocking in (Publisher(address), Subscriber(address)):
+                with pytest.raises(expected):
+                    await asyncio.to_thread(blocking.open)
+
+
+async def test_a_refusal_and_an_absent_head_process_are_told_apart(node: ChildNode, url: str) -> None:
+    async with Hom(node):
+        async with AsyncSubscriber(url) as subscriber:
+            with pytest.raises(Refused) as refused:
+                await subscriber.subscribe("refused", deadline=1)
+        assert refused.value.reason == "no-edge"
+    async with AsyncSubscriber(url, timeouts=QUICK) as subscriber:
+        with pytest.raises(HeadSilent):
+            await subscriber.subscribe("silent", deadline=1)
+
+    def blocking() -> None:
+        with Subscriber(url, timeouts=QUICK) as subscriber, pytest.raises(HeadSilent):
+            subscriber.subscribe("silent", deadline=1)
+
+    await asyncio.to_thread(blocking)

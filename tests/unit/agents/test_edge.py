@@ -1,0 +1,217 @@
+"""The agent of an edge."""
+
+from __future__ import annotations
+
+import pytest
+from driver import of, replies, sent, subscription
+from tidegate_agents import edge as edge_module
+from tidegate_agents.config import EdgeConfig
+from tidegate_agents.edge import EdgeAgent
+from tidegate_agents.machine import (
+    Action,
+    ActionFailed,
+    DeclareOutput,
+    DeleteOutput,
+    Event,
+    MessageReceived,
+    OutputDeclared,
+    OutputDeleted,
+    OutputsListed,
+    ReplyAddress,
+    ReplyReceived,
+    SetTimer,
+    Started,
+    StopRequested,
+    TimerFired,
+)
+from tidegate_agents.registry import registry_digest
+from tidegate_protocol.messages import (
+    ControlMessage,
+    EdgeGoodbye,
+    EdgeHello,
+    EdgeWelcome,
+    OutputPrepare,
+    OutputReady,
+    OutputRemove,
+    OutputRemoved,
+    Refusal,
+    RefusalReason,
+    RegistryPage,
+    RegistryRequest,
+    StatusRequest,
+    Subscription,
+)
+
+
+class Edge:
+    """An edge `e` of head `h`."""
+
+    def __init__(self, *outputs: Subscription, **config: float) -> None:
+        self.agent = EdgeAgent(EdgeConfig("e", "c", "h", "amqp://e:1", "amqp://e:2", **config))  # type: ignore[arg-type]
+        self.first = self.give(Started(outputs=outputs))
+        self._requests = 0
+
+    def give(self, event: Event) -> list[Action]:
+        actions = self.agent.handle(event, 1.0)
+        self.agent.validate()
+        return actions
+
+    def tell(self, message: ControlMessage) -> list[Action]:
+        self._requests += 1
+        return self.give(MessageReceived(message, ReplyAddress("h", str(self._requests))))
+
+    def prepare(self, asked: Subscription) -> list[Action]:
+        return self.tell(OutputPrepare(subscription=asked))
+
+    def remove(self, number: int = 0) -> list[Action]:
+        return self.tell(OutputRemove(subscriber="s", number=number))
+
+
+def test_it_says_hello_every_period_with_the_digest_of_what_it_adopted() -> None:
+    edge = Edge(subscription())
+    (hello,) = sent(edge.first, EdgeHello, "h")
+    assert isinstance(hello.message, EdgeHello)
+    assert (hello.message.registry_count, hello.message.registry_digest) == (
+        1,
+        registry_digest([subscription()]),
+    )
+    assert hello.request_id is not None
+    edge.give(ReplyReceived(hello.request_id, EdgeWelcome(head="h", cluster="c", period_s=0.5)))
+    assert edge.agent.head_heard_s == 1.0
+    actions = edge.give(TimerFired("hello"))
+    assert sent(actions, EdgeHello)
+    assert of(actions, SetTimer) == [SetTimer("hello", 0.5)]
+
+
+def test_an_output_is_ready_once_declared_and_repetitions_are_answered_together() -> None:
+    edge = Edge()
+    assert of(edge.prepare(subscription()), DeclareOutput) == [DeclareOutput(subscription())]
+    assert edge.prepare(subscription()) == []
+    assert not edge.agent.outputs
+    actions = edge.give(OutputDeclared(subscription()))
+    assert replies(actions, OutputReady) == [OutputReady(subscription=subscription(), queue="out.s.0")] * 2
+    assert edge.agent.outputs == (subscription(),)
+
+
+def test_a_known_output_is_declared_again_because_it_may_have_expired() -> None:
+    edge = Edge(subscription())
+    assert of(edge.prepare(subscription()), DeclareOutput)
+    assert replies(edge.give(OutputDeclared(subscription())), OutputReady)
+
+
+def test_another_pattern_under_the_same_number_is_a_conflict() -> None:
+    edge = Edge(subscription())
+    (refusal,) = replies(edge.prepare(subscription(pattern="b")), Refusal)
+    assert refusal.reason is RefusalReason.CONFLICT
+
+
+def test_an_output_is_removed_once_deleted_and_removing_may_be_repeated() -> None:
+    edge = Edge(subscription())
+    assert of(edge.remove(), DeleteOutput)
+    assert edge.remove() == []
+    assert len(replies(edge.give(OutputDeleted("s", 0)), OutputRemoved)) == 2
+    assert replies(edge.remove(), OutputRemoved)
+    assert not edge.agent.outputs
+
+
+def test_what_is_prepared_while_being_removed_is_there_in_the_end() -> None:
+    edge = Edge(subscription())
+    edge.remove()
+    assert of(edge.prepare(subscription()), DeclareOutput)
+    assert replies(edge.give(OutputDeleted("s", 0)), OutputRemoved)
+    assert replies(edge.give(OutputDeclared(subscription())), OutputReady)
+    assert edge.agent.outputs == (subscription(),)
+
+
+def test_what_is_removed_while_being_prepared_is_gone_in_the_end() -> None:
+    edge = Edge()
+    edge.prepare(subscription())
+    assert of(edge.remove(), DeleteOutput)
+    assert replies(edge.give(OutputDeclared(subscription())), OutputReady)
+    assert replies(edge.give(OutputDeleted("s", 0)), OutputRemoved)
+    assert not edge.agent.outputs
+
+
+def test_failures_of_rabbitmq_are_told() -> None:
+    edge = Edge(subscription(number=1))
+    (declare,) = of(edge.prepare(subscription()), DeclareOutput)
+    (refusal,) = replies(edge.give(ActionFailed(declare, "precondition failed")), Refusal)
+    assert refusal.reason is RefusalReason.FAILED
+    assert "precondition failed" in refusal.message
+    (delete,) = of(edge.remove(1), DeleteOutput)
+    (refusal,) = replies(edge.give(ActionFailed(delete, "in use")), Refusal)
+    assert "in use" in refusal.message
+    assert edge.agent.outputs == (subscription(number=1),)
+
+
+def test_an_expired_queue_is_reported_when_it_was_missing_twice() -> None:
+    edge = Edge(subscription(), subscription(number=1, pattern="b"))
+    assert edge.give(OutputsListed((subscription(),))) == []
+    (report,) = sent(edge.give(OutputsListed((subscription(),))), OutputRemoved, "h")
+    assert report.message == OutputRemoved(edge="e", subscriber="s", number=1)
+    assert edge.agent.outputs == (subscription(),)
+
+
+def test_a_listing_older_than_a_declaration_does_no_harm() -> None:
+    edge = Edge()
+    edge.prepare(subscription())
+    edge.give(OutputDeclared(subscription()))
+    edge.give(OutputsListed(()))
+    edge.give(OutputsListed((subscription(),)))
+    edge.give(OutputsListed(()))
+    assert edge.agent.outputs == (subscription(),)
+
+
+def test_an_unknown_queue_is_adopted_when_it_was_listed_twice() -> None:
+    edge = Edge()
+    edge.give(OutputsListed((subscription(),)))
+    assert not edge.agent.outputs
+    edge.give(OutputsListed((subscription(),)))
+    assert edge.agent.outputs == (subscription(),)
+
+
+def test_the_registry_is_given_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_module, "REGISTRY_PAGE_MAX", 2)
+    outputs = [subscription(number=n, pattern=f"p{n}") for n in (10, 2, 1)]
+    edge = Edge(*outputs)
+    found: list[Subscription] = []
+    after = None
+    for _ in range(2):
+        (page,) = replies(edge.tell(RegistryRequest(after=after)), RegistryPage)
+        found += page.subscriptions
+        after = page.after
+    assert after is None
+    assert sorted(s.number for s in found) == [1, 2, 10]
+
+
+def test_draining_takes_nothing_new_but_keeps_what_is_there() -> None:
+    edge = Edge(subscription())
+    edge.agent.drain()
+    (refusal,) = replies(edge.prepare(subscription(number=1, pattern="b")), Refusal)
+    assert refusal.reason is RefusalReason.NOT_READY
+    assert of(edge.prepare(subscription()), DeclareOutput)
+    (hello,) = sent(edge.give(TimerFired("hello")), EdgeHello)
+    assert isinstance(hello.message, EdgeHello)
+    assert hello.message.draining
+
+
+def test_limits_are_named() -> None:
+    edge = Edge(subscription(), outputs_max=1)
+    (refusal,) = replies(edge.prepare(subscription(number=1, pattern="b")), Refusal)
+    assert "outputs_max = 1" in refusal.message
+    edge = Edge(pending_max=1)
+    edge.prepare(subscription())
+    (refusal,) = replies(edge.prepare(subscription(number=1, pattern="b")), Refusal)
+    assert "pending_max = 1" in refusal.message
+
+
+def test_stopping_says_goodbye_and_no_hello_follows() -> None:
+    edge = Edge()
+    assert sent(edge.give(StopRequested()), EdgeGoodbye, "h")
+    assert edge.give(TimerFired("hello")) == []
+
+
+def test_a_message_that_is_not_for_an_edge_is_refused_and_counted() -> None:
+    edge = Edge()
+    assert replies(edge.tell(StatusRequest()), Refusal)[0].reason is RefusalReason.INVALID
+    assert edge.agent.ignored == 1

@@ -1,0 +1,96 @@
+"""The inbox: late is measured at hand-over; only what the application settled is acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+from tidegate._delivery import AckLedger
+from tidegate._inbox import Inbox
+from tidegate._statistics import Histogram
+
+
+def receive(inbox: Inbox, ledger: AckLedger, tag: int, sequence: int, published_us: int = 1_000_000) -> bool:
+    headers = {"tidegate-published-us": published_us}
+    return inbox.receive(ledger, tag, "t", b"", f"p~1:t:{sequence}", headers, False, 0.0)
+
+
+def test_late_is_what_is_older_than_the_deadline_at_hand_over() -> None:
+    inbox = Inbox(1.5, False, 10, 10)
+    ledger = inbox.attach()
+    receive(inbox, ledger, 1, 0)
+    receive(inbox, ledger, 2, 1)
+    assert not inbox.hand_over(inbox.buffer.popleft(), 2.5).late
+    message = inbox.hand_over(inbox.buffer.popleft(), 2.6)
+    assert message.late
+    assert message.age_s == pytest.approx(1.6)
+    statistics = inbox.statistics(0.0)
+    assert (statistics.received, statistics.late, statistics.latency_count) == (2, 1, 2)
+    assert statistics.latency_max_s == pytest.approx(1.6, rel=1e-3)
+
+
+def test_manual_mode_acknowledges_nothing_by_itself() -> None:
+    inbox = Inbox(1.0, True, 80, 10)
+    ledger = inbox.attach()
+    for tag in (1, 2, 3):
+        receive(inbox, ledger, tag, tag)
+    messages = [inbox.hand_over(inbox.buffer.popleft(), 1.0) for _ in range(3)]
+    assert inbox.acknowledgements() == []
+    messages[0].ack()
+    messages[0].ack()
+    assert inbox.acknowledgements() == [(1, True)]
+    messages[2].ack()
+    assert inbox.acknowledgements() == []
+    assert inbox.acknowledgements(final=True) == [(3, False)]
+
+
+def test_a_redelivery_of_what_is_unsettled_waits_for_the_application() -> None:
+    inbox = Inbox(1.0, True, 8, 10)
+    receive(inbox, inbox.attach(), 1, 0)
+    message = inbox.hand_over(inbox.buffer.popleft(), 1.0)
+    ledger = inbox.attach()
+    assert not receive(inbox, ledger, 1, 0)
+    assert inbox.acknowledgements() == []
+    message.ack()
+    assert inbox.acknowledgements() == [(1, True)]
+
+
+def test_a_duplicate_of_what_is_settled_is_acknowledged() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    ledger = inbox.attach()
+    receive(inbox, ledger, 1, 0)
+    inbox.settle(inbox.buffer.popleft())
+    assert inbox.acknowledgements() == [(1, True)]
+    assert not receive(inbox, ledger, 2, 0)
+    assert inbox.acknowledgements() == [(2, True)]
+    assert inbox.statistics(0.0).duplicates == 1
+
+
+def test_an_acknowledgement_never_goes_to_another_channel() -> None:
+    inbox = Inbox(1.0, True, 8, 10)
+    receive(inbox, inbox.attach(), 1, 0)
+    message = inbox.buffer.popleft()
+    inbox.attach()
+    message.ack()
+    assert inbox.acknowledgements() == []
+
+
+def test_foreign_messages_are_delivered_and_counted() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    assert inbox.receive(inbox.attach(), 1, "t", b"x", "theirs", None, False, 0.0)
+    message = inbox.hand_over(inbox.buffer.popleft(), 5.0)
+    assert (message.id, message.publisher, message.sequence, message.published_at, message.age_s) == (
+        None,
+    ) * 5
+    assert not message.late
+    assert inbox.statistics(0.0).foreign == 1
+
+
+def test_quantiles_are_right_to_a_few_per_cent() -> None:
+    histogram = Histogram()
+    for millisecond in range(1, 1001):
+        histogram.add(millisecond * 1000)
+    for share in (0.5, 0.95, 0.99):
+        assert histogram.quantile_s(share) == pytest.approx(share, rel=0.035)
+    assert histogram.mean_s() == pytest.approx(0.5005)
+    histogram.add(-5)
+    histogram.add(1 << 60)
+    assert histogram.max_us == 1 << 60
