@@ -61,9 +61,7 @@ class _Allocation:
 class Allocations:
     """The allocations under way, by subscriber and pattern."""
 
-    def __init__(
-        self, context: HeadContext, edges: Edges, removals: Removals, neighbours: Neighbours
-    ) -> None:
+    def __init__(self, context: HeadContext, edges: Edges, removals: Removals, neighbours: Neighbours) -> None:
         self._context = context
         self._edges = edges
         self._removals = removals
@@ -75,9 +73,7 @@ class Allocations:
 
     def holds(self, key: Key) -> bool:
         """Whether an allocation of this subscriber and number is under way."""
-        return any(
-            key_of(a.subscription) == key for a in self._pending.values() if a.request.subscriber == key[0]
-        )
+        return any(key_of(a.subscription) == key for a in self._pending.values() if a.request.subscriber == key[0])
 
     def subscribe(self, request: SubscribeRequest, reply_to: ReplyAddress | None) -> None:
         if reply_to is None:
@@ -135,9 +131,7 @@ class Allocations:
         context, config = self._context, self._context.config
         unread = self._edges.may_hold(request.pattern)
         if unread is not None:
-            self._put_off(
-                reply_to, RefusalReason.NOT_READY, f"just started; {unread} may hold this subscription"
-            )
+            self._put_off(reply_to, RefusalReason.NOT_READY, f"just started; {unread} may hold this subscription")
             return
         limit = config.subscriptions_per_subscriber_max
         if context.registry.count_of(request.subscriber) >= limit:
@@ -333,9 +327,7 @@ class Allocations:
             assert key in self._context.busy[edge], f"{subject} is under way but not busy"
             if allocation.known is None:
                 assert self._context.registry.get(edge, key) is not None, f"{subject} has no place reserved"
-            assert not (allocation.ready and allocation.awaiting is not None), (
-                f"{subject} is live but not granted"
-            )
+            assert not (allocation.ready and allocation.awaiting is not None), f"{subject} is live but not granted"
 
 
 def _subscription(request: SubscribeRequest, number: int) -> Subscription:

@@ -184,9 +184,7 @@ class HeadContext:
             return
         add = tuple(p for p in change.add if self.routes.is_needed(change.target, p))
         kept = self.routes.leftovers(change.target)
-        remove = tuple(
-            p for p in change.remove if p not in kept and not self.routes.is_needed(change.target, p)
-        )
+        remove = tuple(p for p in change.remove if p not in kept and not self.routes.is_needed(change.target, p))
         self._order(ChangeRoutes(number, change.target, add, remove))
 
     def _order(self, change: ChangeRoutes) -> None:
@@ -207,8 +205,6 @@ class HeadContext:
             assert self.registry.get(edge, key) is not None, f"granted {key} is not on {edge}"
         for name, record in self.registry.edges.items():
             for subscription in record.subscriptions.values():
-                assert self.routes.is_carried(name, subscription.pattern), (
-                    f"{subscription} is not carried to {name}"
-                )
+                assert self.routes.is_carried(name, subscription.pattern), f"{subscription} is not carried to {name}"
         for target, number in self._latest.items():
             assert self._ordered[number].target == target

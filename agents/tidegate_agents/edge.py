@@ -179,13 +179,9 @@ class EdgeAgent:
         elif new and (self.draining or self._stopping):
             self._refuse([reply_to], RefusalReason.NOT_READY, "this edge takes no new subscriptions")
         elif new and len(self._outputs) + len(self._declaring) >= self.config.outputs_max:
-            self._refuse(
-                [reply_to], RefusalReason.LIMIT, f"outputs_max = {self.config.outputs_max} queues are here"
-            )
+            self._refuse([reply_to], RefusalReason.LIMIT, f"outputs_max = {self.config.outputs_max} queues are here")
         elif new and len(self._declaring) >= self.config.pending_max:
-            self._refuse(
-                [reply_to], RefusalReason.LIMIT, f"pending_max = {self.config.pending_max} are under way"
-            )
+            self._refuse([reply_to], RefusalReason.LIMIT, f"pending_max = {self.config.pending_max} are under way")
         else:
             # Declared even if it is known: it may have expired since the last listing, and declaring is
             # idempotent.
@@ -287,9 +283,7 @@ class EdgeAgent:
     def _removed(self, subscriber: str, number: int) -> OutputRemoved:
         return OutputRemoved(edge=self.config.edge, subscriber=subscriber, number=number)
 
-    def _reply(
-        self, replies: list[ReplyAddress] | list[ReplyAddress | None], message: ControlMessage
-    ) -> None:
+    def _reply(self, replies: list[ReplyAddress] | list[ReplyAddress | None], message: ControlMessage) -> None:
         self._out.extend(Reply(reply_to, message) for reply_to in replies if reply_to is not None)
 
     def _refuse(

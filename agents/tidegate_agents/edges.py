@@ -74,9 +74,7 @@ class Edges:
         record.capacity, record.draining = message.capacity, message.draining
         record.alive, record.heard_s = True, context.now
         self._counts[message.edge] = message.registry_count
-        context.reply(
-            reply_to, EdgeWelcome(head=config.head, cluster=config.cluster, period_s=config.period_s)
-        )
+        context.reply(reply_to, EdgeWelcome(head=config.head, cluster=config.cluster, period_s=config.period_s))
         self._compare(record, message)
 
     def _refused(self, message: EdgeHello, reply_to: ReplyAddress | None) -> bool:
@@ -182,9 +180,7 @@ class Edges:
         for subscription in message.subscriptions:
             reading.found[key_of(subscription)] = subscription
         if len(reading.found) > self._context.config.subscriptions_max:
-            self._abandon(
-                name, f"holds more than subscriptions_max = {self._context.config.subscriptions_max}"
-            )
+            self._abandon(name, f"holds more than subscriptions_max = {self._context.config.subscriptions_max}")
         elif message.after is not None:
             reading.after, reading.attempts = message.after, 1
             self._ask(name)
@@ -247,9 +243,7 @@ class Edges:
     def _granted_elsewhere(self, name: str, subscription: Subscription) -> bool:
         """Whether a client was told to take this subscription, or this number, from somewhere else."""
         context, key = self._context, key_of(subscription)
-        places = [
-            (edge, key_of(other)) for edge, other in context.registry.find(key[0], subscription.pattern)
-        ]
+        places = [(edge, key_of(other)) for edge, other in context.registry.find(key[0], subscription.pattern)]
         places += [(edge, key) for edge in context.registry.holders(key)]
         return any(place in context.granted for place in places if place != (name, key))
 
@@ -285,8 +279,6 @@ class Edges:
 
     def validate(self) -> None:
         for name, record in self._context.registry.edges.items():
-            assert not (record.settled and self._context.routes.leftovers(name)), (
-                f"{name} is settled but has leftovers"
-            )
+            assert not (record.settled and self._context.routes.leftovers(name)), f"{name} is settled but has leftovers"
             assert record.alive <= bool(record.client_url), f"{name} is alive but has no address"
         assert self._reading.keys() == self._context.touched.keys()

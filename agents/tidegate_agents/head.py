@@ -155,9 +155,7 @@ class HeadAgent:
     def _refused_while_stopping(self, reply_to: ReplyAddress | None) -> bool:
         if self._context.stopping:
             text = "this head is being stopped; ask again"
-            self._context.refuse(
-                reply_to, RefusalReason.NOT_READY, text, retry_after_s=self._context.config.period_s
-            )
+            self._context.refuse(reply_to, RefusalReason.NOT_READY, text, retry_after_s=self._context.config.period_s)
         return self._context.stopping
 
     def _unsubscribe(self, message: UnsubscribeRequest, reply_to: ReplyAddress | None) -> None:
@@ -186,9 +184,7 @@ class HeadAgent:
             return
         until_s = context.now + SILENT_PERIODS_MAX * config.publisher_period_s
         context.registry.publisher_heard(message.publisher, until_s)
-        welcome = PublisherWelcome(
-            publisher=message.publisher, head=config.head, period_s=config.publisher_period_s
-        )
+        welcome = PublisherWelcome(publisher=message.publisher, head=config.head, period_s=config.publisher_period_s)
         context.reply(reply_to, welcome)
 
     def _status(self) -> StatusReply:

@@ -219,16 +219,7 @@ class Decision:
 
 
 Action = (
-    Send
-    | Reply
-    | SetTimer
-    | CancelTimer
-    | EnsureLink
-    | DropLink
-    | ChangeRoutes
-    | DeclareOutput
-    | DeleteOutput
-    | Record
+    Send | Reply | SetTimer | CancelTimer | EnsureLink | DropLink | ChangeRoutes | DeclareOutput | DeleteOutput | Record
 )
 
 

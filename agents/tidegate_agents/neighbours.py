@@ -95,10 +95,7 @@ class Neighbours:
         for neighbour in self._neighbours.values():
             if context.now - neighbour.sent_s >= context.config.period_s:
                 neighbour.probe_due = True
-            if (
-                neighbour.alive
-                and context.now - neighbour.heard_s > SILENT_PERIODS_MAX * context.config.period_s
-            ):
+            if neighbour.alive and context.now - neighbour.heard_s > SILENT_PERIODS_MAX * context.config.period_s:
                 self._lose(neighbour, "silent")
 
     def open_wait(self, key: str, target: str, budget_s: float, without: str | None = None) -> None:
@@ -285,9 +282,7 @@ class Neighbours:
             self._context.cancel_timer(f"wait accept {name}")
             self._accept(neighbour, accepting.version, accepting.replies, awaiting)
 
-    def _accept(
-        self, neighbour: _Neighbour, version: int, replies: list[ReplyAddress], awaiting: set[str]
-    ) -> None:
+    def _accept(self, neighbour: _Neighbour, version: int, replies: list[ReplyAddress], awaiting: set[str]) -> None:
         names = tuple(sorted(awaiting - {neighbour.name}))
         for reply_to in replies:
             message = RoutesAccepted(head=self._context.config.head, version=version, awaiting=names)
@@ -339,9 +334,5 @@ class Neighbours:
             assert neighbour.confirmed <= offer.changes, name
             needed = self._context.routes.needs(name) | self._context.routes.leftovers(name)
             assert all(p in needed or self._context.routes.is_carried(name, p) for p in neighbour.told), name
-            if (
-                neighbour.confirmed == offer.changes
-                and neighbour.in_flight is None
-                and not neighbour.whole_due
-            ):
+            if neighbour.confirmed == offer.changes and neighbour.in_flight is None and not neighbour.whole_due:
                 assert offer.mirror.held == offer.patterns.maximal, f"{name} is in step but not told all"

@@ -138,9 +138,7 @@ def place(
     elif len(candidates) == 1 and not rejected:
         reason = PlacementReason.ONLY_EDGE
     shortened = dict(sorted(rejected.items())[:REJECTED_MAX])
-    return Placement(
-        chosen.name, Decision("placement", pattern, f"{reason}: {chosen.name}", numbers, shortened)
-    )
+    return Placement(chosen.name, Decision("placement", pattern, f"{reason}: {chosen.name}", numbers, shortened))
 
 
 def _apart_from_correlated(
@@ -194,9 +192,7 @@ class _Offered:
     messages: float
 
 
-def _offered(
-    patterns: Mapping[str, int], subscriptions: int, expected: Mapping[str, ExpectedLoad]
-) -> _Offered:
+def _offered(patterns: Mapping[str, int], subscriptions: int, expected: Mapping[str, ExpectedLoad]) -> _Offered:
     """The load of an edge: each message comes in once per pattern and goes out once per subscription.
 
     A subscription to a pattern of which no load is known counts as an average one: nobody publishing yet does

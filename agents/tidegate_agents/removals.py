@@ -83,11 +83,7 @@ class Removals:
         if removal is None:
             return
         if not isinstance(message, OutputRemoved):
-            text = (
-                message.message
-                if isinstance(message, Refusal)
-                else f"{removal.edge} answered with {message.kind}"
-            )
+            text = message.message if isinstance(message, Refusal) else f"{removal.edge} answered with {message.kind}"
             self._fail(subject, RefusalReason.FAILED, text)
             return
         self._finish(subject)

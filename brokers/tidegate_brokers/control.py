@@ -116,7 +116,7 @@ class ControlChannel:
         return self._channel is not None
 
     async def start_taking(self) -> None:
-        """Take messages from now on. Before, the inbox is ours, which keeps a second process out, but unbound."""
+        """Take messages from now on. Before, the inbox is ours, which keeps others out, but unbound."""
         self._taking = True
         await self._on_inbox(_bind)
 

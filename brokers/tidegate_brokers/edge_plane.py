@@ -28,7 +28,7 @@ from tidegate_agents.machine import (
 from tidegate_protocol.messages import Subscription
 from tidegate_protocol.names import DELIVER_EXCHANGE, OUTPUT_PREFIX, output_queue
 
-from .head_plane import limit_policy, put_policy_if_different
+from .head_plane import QUEUE_ARGUMENTS, limit_policy, put_policy_if_different
 from .management import Json, Management
 
 log = logging.getLogger(__name__)
@@ -61,9 +61,7 @@ class EdgePlane:
         )
         await channel.exchange_declare(DELIVER_EXCHANGE, exchange_type="topic", durable=True)
         present = await self._list(management)
-        missing = [
-            queue for queue in sorted(self.outputs) if self.outputs[queue] not in present.get(queue, ())
-        ]
+        missing = [queue for queue in sorted(self.outputs) if self.outputs[queue] not in present.get(queue, ())]
         if missing:
             log.info("repairing output queues", extra={"missing": len(missing)})
         for queue in missing:
@@ -106,9 +104,8 @@ class EdgePlane:
         # A channel of its own, because a refused declaration closes the channel it was made on.
         scratch = await channel.connection.channel(publisher_confirms=False)
         try:
-            await scratch.queue_declare(
-                queue, durable=True, arguments={"x-expires": subscription.expires_s * 1000}
-            )
+            arguments = {**QUEUE_ARGUMENTS, "x-expires": subscription.expires_s * 1000}
+            await scratch.queue_declare(queue, durable=True, arguments=arguments)
             await scratch.close()
         except ChannelPreconditionFailed:
             # The queue is there with another expiry, which can't be changed without losing what waits in it.
@@ -141,16 +138,12 @@ def _arguments(subscription: Subscription) -> dict[str, int]:
 
 
 async def _bind(channel: AbstractChannel, queue: str, subscription: Subscription) -> None:
-    await channel.queue_bind(
-        queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription))
-    )
+    await channel.queue_bind(queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription)))
 
 
 async def _unbind(channel: AbstractChannel, subscription: Subscription) -> None:
     queue = output_queue(subscription.subscriber, subscription.number)
-    await channel.queue_unbind(
-        queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription))
-    )
+    await channel.queue_unbind(queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription)))
 
 
 def _read(item: Json) -> Subscription | None:

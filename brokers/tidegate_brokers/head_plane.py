@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 POLICY: Final = "tidegate-link"
 SHOVEL_RECONNECT_DELAY_S: Final = 1
 SHOVEL_OPTIONS: Final = "?heartbeat=10&connection_timeout=10000"
+QUEUE_ARGUMENTS: Final = {"x-queue-type": "classic"}
+"""Said aloud, because a virtual host may have another default."""
 EMPTY_CHECKS: Final = 2
 """How often in a row a dropped link must be seen empty: queue statistics are a few seconds old."""
 
@@ -86,9 +88,7 @@ class HeadPlane:
             self.routes.setdefault(str(target).removeprefix(LINK_PREFIX), set())
         for binding in await self._bindings(management):
             self.routes.setdefault(binding.target, set()).add(binding.pattern)
-        return Started(
-            routes={target: frozenset(patterns) for target, patterns in sorted(self.routes.items())}
-        )
+        return Started(routes={target: frozenset(patterns) for target, patterns in sorted(self.routes.items())})
 
     async def assert_all(self, channel: AbstractChannel, management: Management) -> None:
         """Make RabbitMQ hold exactly what is desired."""
@@ -102,7 +102,7 @@ class HeadPlane:
             management, POLICY, limit_policy(LINK_PREFIX, self.link_limit_bytes, "reject-publish")
         )
         for target in sorted(self.routes.keys() | self.links.keys()):
-            await channel.queue_declare(link_queue(target), durable=True)
+            await declare_link(channel, target)
         await self._assert_bindings(channel, management)
         present = await management.shovels()
         for link in self.links.values():
@@ -115,7 +115,7 @@ class HeadPlane:
                 self.links[target] = action
                 self.dropped.pop(target, None)
                 self.routes.setdefault(target, set())
-                await channel.queue_declare(link_queue(target), durable=True)
+                await declare_link(channel, target)
                 present = await management.shovels()
                 await self._assert_shovel(management, action, present.get(link_queue(target)))
                 return None
@@ -126,10 +126,8 @@ class HeadPlane:
                 self.links.pop(target, None)
                 patterns = self.routes.pop(target, set())
                 self.dropped[target] = 0
-                await channel.queue_declare(link_queue(target), durable=True)
-                await unbind_all(
-                    channel, [Binding(target, e, p) for p in sorted(patterns) for e in self._exchanges()]
-                )
+                await declare_link(channel, target)
+                await unbind_all(channel, [Binding(target, e, p) for p in sorted(patterns) for e in self._exchanges()])
                 return None
             case _:
                 raise AssertionError(f"a head has no use for {type(action).__name__}")
@@ -159,7 +157,7 @@ class HeadPlane:
         patterns.update(change.add)
         patterns.difference_update(change.remove)
         exchanges = self._exchanges(change.target)
-        await channel.queue_declare(link_queue(change.target), durable=True)
+        await declare_link(channel, change.target)
         await bind_all(channel, [Binding(change.target, e, p) for p in change.add for e in exchanges])
         await unbind_all(channel, [Binding(change.target, e, p) for p in change.remove for e in exchanges])
 
@@ -224,6 +222,11 @@ class HeadPlane:
             await channel.queue_delete(link_queue(target))
             del self.dropped[target]
             log.info("removed the link to %s", target)
+
+
+async def declare_link(channel: AbstractChannel, target: str) -> None:
+    """Have the queue of a link; one that is there is left alone."""
+    await channel.queue_declare(link_queue(target), durable=True, arguments=dict(QUEUE_ARGUMENTS))
 
 
 def _order(binding: Binding) -> tuple[str, str, str]:

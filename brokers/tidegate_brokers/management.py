@@ -67,9 +67,7 @@ class Management:
         version = overview.get("rabbitmq_version") if overview is not None else None
         match = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
         if overview is None or match is None:
-            raise RabbitBadAnswer(
-                self.where, "says no version", "check that management_url leads to RabbitMQ"
-            )
+            raise RabbitBadAnswer(self.where, "says no version", "check that management_url leads to RabbitMQ")
         if (int(match[1]), int(match[2])) < VERSION_MIN:
             raise RabbitTooOld(self.where, match.string, ".".join(map(str, VERSION_MIN)))
         if "listeners" not in overview:
@@ -77,8 +75,8 @@ class Management:
         protocols = [str(listener.get("protocol")) for listener in overview["listeners"]]
         if not any(protocol.endswith("/prometheus") for protocol in protocols):
             raise PluginMissing(self.where, "rabbitmq_prometheus")
-        if await self._get(f"vhosts/{self._vhost}?columns=name") is None:
-            name = unquote(self._vhost)
+        name = unquote(self._vhost)
+        if name not in [vhost["name"] for vhost in await self._get_list("vhosts?columns=name")]:
             remedy = f"run: rabbitmqctl add_vhost {name}"
             raise RabbitForbidden(self.where, f"has no virtual host {name}", remedy)
         if shovels and await self._get(f"shovels/{self._vhost}") is None:
@@ -180,15 +178,12 @@ class Management:
             raise RabbitBadAnswer(self.where, "does not speak HTTP", "check management_url") from None
         except httpx.TransportError as error:
             problem = f"the management API can't be reached ({_reason(error)})"
-            raise RabbitUnreachable(
-                self.where, problem, "check management_url and that RabbitMQ runs"
-            ) from None
+            raise RabbitUnreachable(self.where, problem, "check management_url and that RabbitMQ runs") from None
         status = response.status_code
         if status == httpx.codes.UNAUTHORIZED:
-            # RabbitMQ answers 401 both for a wrong password and for a user without any management tag.
-            if "Not management user" in response.text or "Not_Authorized" in response.text:
-                problem = "the user has no right to the management API"
-                raise RabbitForbidden(self.where, problem, USER_TAGS_REMEDY)
+            # A wrong password is "not authorized" to RabbitMQ, a missing right "not authorised".
+            if "not_authorised" in response.text:
+                raise RabbitForbidden(self.where, f"{what} is not allowed", USER_TAGS_REMEDY)
             raise RabbitDenied(self.where)
         if status == httpx.codes.FORBIDDEN:
             raise RabbitForbidden(self.where, f"{what} is not allowed", USER_TAGS_REMEDY)
@@ -197,9 +192,7 @@ class Management:
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise RabbitUnreachable(self.where, f"{what} failed with {status}", "look into RabbitMQ's log")
         if status >= httpx.codes.BAD_REQUEST:
-            raise RabbitBadAnswer(
-                self.where, f"{what} was refused with {status}", "check its version and rights"
-            )
+            raise RabbitBadAnswer(self.where, f"{what} was refused with {status}", "check its version and rights")
         if not response.content:
             return None
         try:

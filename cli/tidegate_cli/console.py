@@ -30,9 +30,14 @@ url_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of text for people.")
 
 
+_PLAIN_WIDTH = 120
+"""Columns where the output is no terminal: enough for our tables."""
+
+
 def out() -> Console:
     """Standard output."""
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
 
 
 def err() -> Console:

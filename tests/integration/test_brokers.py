@@ -1,4 +1,4 @@
-"""Head and edge processes on a real RabbitMQ: allocation, adoption, repair, routes between heads, bad starts."""
+"""Head and edge processes on a real RabbitMQ: allocation, adoption, repair, routes, bad starts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from pathlib import Path
 import aio_pika
 import pytest
 import pytest_asyncio
-
-from tests.support.brokers import Brokers, Process, RawClient, bodies
-from tests.support.containers import ContainerNode, docker_problem
-from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
+from aiormq.abc import AbstractChannel
+from tidegate_agents.machine import ChangeRoutes, DropLink, EnsureLink, LinkKind
+from tidegate_brokers.amqp import open_connection
+from tidegate_brokers.embedded.nodes import (
+    NodePorts,
+    RabbitNode,
+    create_vhost,
+    management_url,
+    new_password,
+    rabbit_nodes,
+)
 from tidegate_brokers.embedded.ports import Ports
+from tidegate_brokers.head_plane import EMPTY_CHECKS, HeadPlane
+from tidegate_brokers.management import Management, management
+from tidegate_brokers.urls import ServerUrl
 from tidegate_protocol.messages import (
     EdgeGoodbye,
     Refusal,
@@ -28,6 +37,10 @@ from tidegate_protocol.messages import (
 )
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, ingress_exchange
 
+from tests.support.brokers import Brokers, Process, RawClient, bodies
+from tests.support.containers import ContainerNode, docker_problem
+from tests.support.waiting import eventually
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -36,9 +49,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
     loop_scope="module",
     params=["native", pytest.param("container", marks=pytest.mark.docker)],
 )
-async def node(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[RabbitNode]:
+async def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RabbitNode]:
     """The RabbitMQ of this machine, and the newest supported one in a container."""
     if request.param == "native":
         async with rabbit_nodes(["brokers"]) as nodes:
@@ -129,9 +140,7 @@ async def test_malformed_control_messages_are_counted_answered_and_harm_nobody(b
     await cluster(brokers, edges=("one",))
     head = brokers.processes["head"]
     async with brokers.client("head") as client:
-        before = {
-            reason: await malformed(head, reason) for reason in ("not-json", "unknown-kind", "invalid-field")
-        }
+        before = {reason: await malformed(head, reason) for reason in ("not-json", "unknown-kind", "invalid-field")}
         for body in (
             b"\xff\x00 no json",
             b'{"v":1,"kind":"no-such-kind"}',
@@ -149,9 +158,7 @@ async def test_malformed_control_messages_are_counted_answered_and_harm_nobody(b
         exchange = await client.channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
         request = SubscribeRequest(subscriber="a", pattern="x", deadline_us=1)
         await exchange.publish(aio_pika.Message(encode(request), reply_to="victim"), HOM_KEY)
-        await eventually(
-            lambda: malformed(head, "bad-reply-to"), "a reply address that is no direct reply-to counts"
-        )
+        await eventually(lambda: malformed(head, "bad-reply-to"), "a reply address that is no direct reply-to counts")
         assert await victim.get(fail=False) is None
         assert (await client.status()).edges[0].alive
 
@@ -176,9 +183,7 @@ async def test_a_killed_head_adopts_its_routes(brokers: Brokers) -> None:
             assert await bodies(queue, "with it again") == ["with it again"]
         await eventually(lambda: known(client, 1), "the head has read its edges' registries")
         assert (PUBLISH_EXCHANGE, "quake.*") in await brokers.routes("head", reply.edge)
-        assert isinstance(
-            await client.ask(UnsubscribeRequest(subscriber="siren", number=0)), UnsubscribeReply
-        )
+        assert isinstance(await client.ask(UnsubscribeRequest(subscriber="siren", number=0)), UnsubscribeReply)
         await eventually(lambda: no_routes(brokers, "head", reply.edge), "an adopted route can be removed")
 
 
@@ -223,10 +228,7 @@ async def test_a_restarted_rabbitmq_is_taken_up_again(brokers: Brokers, node: Ra
     await node.kill()
     await node.start()
     await delivers_again(brokers, reply)
-    assert (
-        await brokers.processes["head"].metric('tidegate_connection_reopened_total{connection="data-plane"}')
-        == 1
-    )
+    assert await brokers.processes["head"].metric('tidegate_connection_reopened_total{connection="data-plane"}') == 1
 
 
 async def delivers_again(brokers: Brokers, reply: SubscribeReply) -> None:
@@ -268,6 +270,80 @@ async def test_between_heads_only_what_is_wanted_crosses_and_nothing_echoes(brok
         assert await bodies(seen_by_west, "from the east") == ["from the east"], "nothing came back"
 
 
+async def test_a_changed_deadline_replaces_the_old_one_in_rabbitmq(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    async with brokers.client("head") as client:
+        before = await subscribe(client, "siren", "quake.*")
+        request = SubscribeRequest(subscriber="siren", pattern="quake.*", deadline_us=7, expires_s=60)
+        after = await client.ask(request)
+        assert isinstance(after, SubscribeReply), after
+        assert (after.queue, after.subscription.deadline_us) == (before.queue, 7)
+        found = await brokers.api(f"exchanges/{brokers.vhost('one')}/tidegate.deliver/bindings/source")
+        assert [b["arguments"] for b in found] == [{"tidegate-deadline-us": 7, "tidegate-expires-s": 60}]
+
+
+async def test_a_dropped_link_goes_once_it_is_empty(brokers: Brokers) -> None:
+    await create_vhost(brokers.node, brokers.vhost("head"))
+    url = ServerUrl.parse(brokers.url("head"))
+    plane = HeadPlane("head", url, frozenset({"south"}), 1 << 20, 10)
+    connection = await open_connection(url, "test")
+    async with brokers.client("head") as client, management(management_address(brokers), url.vhost) as api:
+        channel = await connection.channel(publisher_confirms=False)
+        await plane.assert_all(channel, api)
+        for action in (
+            EnsureLink("edge", LinkKind.EDGE, "amqp://127.0.0.1:1"),
+            ChangeRoutes(1, "edge", add=("a.#", "b")),
+            ChangeRoutes(2, "edge", remove=("b",)),
+        ):
+            await plane.perform(channel, api, action)
+        assert await brokers.routes("head", "edge") == {
+            (PUBLISH_EXCHANGE, "a.#"),
+            (ingress_exchange("south"), "a.#"),
+        }
+        await client.publish("a.b", "still to be forwarded")
+        await eventually(lambda: waiting(plane, channel, api), "RabbitMQ's statistics show the message")
+        await plane.perform(channel, api, DropLink("edge"))
+        assert await no_routes(brokers, "head", "edge")
+        for _ in range(EMPTY_CHECKS + 1):
+            await plane.watch(channel, api)
+        queue = await client.channel.get_queue("link.edge")
+        assert "link.edge" in await api.shovels(), "what waits on a link is not thrown away"
+        await api.delete_shovel("link.edge")
+        await queue.purge()
+
+        async def gone() -> bool:
+            await plane.watch(channel, api)
+            return not [name async for name in api.queues("link.")]
+
+        await eventually(gone, "the empty link is removed")
+        assert await api.shovels() == {}
+    await connection.close()
+
+
+async def waiting(plane: HeadPlane, channel: AbstractChannel, api: Management) -> bool:
+    return (await plane.watch(channel, api))["edge"].waiting == 1
+
+
+def management_address(brokers: Brokers) -> ServerUrl:
+    return ServerUrl.parse(management_url(brokers.node))
+
+
+async def test_a_user_needs_no_more_rights_than_documented(brokers: Brokers) -> None:
+    head, edge = await brokers.head("head"), await brokers.edge("one", "head")
+    await brokers.add_user("modest", "pass-word", tags="monitoring,policymaker", vhosts=("head", "one"))
+    for process in (head, edge):
+        text = process.file.read_text()
+        credentials = f"{brokers.node.user}:{brokers.node.password}@"
+        process.file.write_text(text.replace(credentials, "modest:pass-word@"))
+        await process.start()
+    async with brokers.client("head") as client:
+        reply = await subscribe(client, "siren", "quake.*")
+        async with brokers.client("one") as subscriber:
+            queue = await subscriber.channel.get_queue(reply.queue)
+            await client.publish("quake.alert", "hello")
+            assert await bodies(queue, "hello") == ["hello"]
+
+
 async def test_sigterm_says_goodbye_and_exits_zero(brokers: Brokers) -> None:
     await cluster(brokers, edges=("one",))
     head, edge = brokers.processes["head"], brokers.processes["one"]
@@ -302,8 +378,8 @@ async def test_a_wrong_password_is_named(brokers: Brokers) -> None:
     node = brokers.node
     url = f"amqp://{node.user}:not-it@{node.host}:{node.amqp_port}/{brokers.vhost('head')}"
     await fails(await brokers.head("head", url=url), os.EX_NOPERM, "password is wrong")
-    management = f"http://{node.user}:not-it@{node.host}:{node.management_port}"
-    process = await brokers.head("head", management_url=management)
+    wrong = f"http://{node.user}:not-it@{node.host}:{node.management_port}"
+    process = await brokers.head("head", management_url=wrong)
     await fails(process, os.EX_NOPERM, "password is wrong")
     assert "not-it" not in process.words()
 
@@ -314,9 +390,7 @@ async def test_a_refused_connection_is_named(brokers: Brokers) -> None:
         port = closed.getsockname()[1]
         head = await brokers.head("head", management_url=f"http://127.0.0.1:{port}", startup_timeout_s=1)
         await fails(head, os.EX_UNAVAILABLE, "can't be reached", "check management_url")
-        head = await brokers.head(
-            "head", url=f"amqp://127.0.0.1:{port}/{brokers.vhost('head')}", startup_timeout_s=1
-        )
+        head = await brokers.head("head", url=f"amqp://127.0.0.1:{port}/{brokers.vhost('head')}", startup_timeout_s=1)
         await fails(head, os.EX_UNAVAILABLE, "check host and port")
 
 
@@ -330,9 +404,7 @@ async def test_a_taken_port_is_named(brokers: Brokers) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        await fails(
-            await brokers.head("head", http_port=port), os.EX_CONFIG, f"127.0.0.1:{port}", "http_port"
-        )
+        await fails(await brokers.head("head", http_port=port), os.EX_CONFIG, f"127.0.0.1:{port}", "http_port")
 
 
 async def test_a_missing_plugin_is_named(tmp_path: Path) -> None:

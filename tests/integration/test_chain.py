@@ -81,15 +81,16 @@ async def test_exact_delivery_over_a_chain_of_clusters(chain: EmbeddedCluster) -
         for number, seen in enumerate(everyone):
             url = chain.url(seen.cluster)
             if number < BLOCKING_SUBSCRIBERS:
-                client = await asyncio.to_thread(Subscriber, url, name=f"s{number}")
+                client = Subscriber(url, name=f"s{number}")
                 blocking.append(client)
+                await asyncio.to_thread(client.open)
                 subscription = await asyncio.to_thread(
                     client.subscribe, seen.pattern, deadline=DEADLINE_S, callback=seen.take
                 )
             else:
                 other = AsyncSubscriber(url, name=f"s{number}")
                 asynchronous.append(other)
-                await other.__aenter__()
+                await other.open()
                 subscription = await other.subscribe(seen.pattern, deadline=DEADLINE_S, callback=seen.take)
             seen.edge = subscription.edge
 
@@ -119,6 +120,7 @@ async def publish(url: str, plan: Plan, name: str) -> None:
     async with AsyncPublisher(url, name=name) as publisher:
         for turn, topic in enumerate(plan.topics[name]):
             await publisher.publish(topic, plan.body(name, turn))
+        await publisher.flush(timeout_s=180)
 
 
 async def check_links(chain: EmbeddedCluster, plan: Plan, everyone: list[Seen]) -> None:

@@ -384,7 +384,7 @@ async def test_a_full_link_slows_the_publisher_and_loses_nothing(hom: Hom, url: 
         async with AsyncPublisher(url, window=50, limits=Limits(publish_attempts=100)) as publisher:
             for number in range(200):
                 await publisher.publish("full", str(number).encode())
-                if number == 150:
+                if number == 60:
                     collecting = asyncio.create_task(take(subscription, 200))
             messages = await collecting
             await publisher.flush()

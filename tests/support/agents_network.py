@@ -1,8 +1,8 @@
 """Agents in virtual time: heads in a tree, their edges, clients, a network that loses, doubles and delays.
 
 Deterministic: one seed, one history. Every message goes through its wire form. What RabbitMQ would keep
-(bindings of links, output queues) outlives a restart of the agent that made it. After each step the agent that
-moved is validated, and every grant is checked against the bindings that exist at that moment.
+(bindings of links, output queues) outlives a restart of the agent that made it. After each step the agent
+that moved is validated, and every grant is checked against the bindings that exist at that moment.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ class Faults:
 
 def maximal(patterns: set[str]) -> set[str]:
     """The covering set by brute force; of equivalent patterns the smallest."""
-    return {
-        p
-        for p in patterns
-        if not any(covers(q, p) and (q < p or not covers(p, q)) for q in patterns if q != p)
-    }
+    return {p for p in patterns if not any(covers(q, p) and (q < p or not covers(p, q)) for q in patterns if q != p)}
 
 
 @dataclass
@@ -288,9 +284,7 @@ class Network:
     # Clients
 
     def subscribe(self, head: str, subscriber: str, pattern: str, deadline_us: int = 1_000_000) -> Call:
-        return self._call(
-            head, SubscribeRequest(subscriber=subscriber, pattern=pattern, deadline_us=deadline_us)
-        )
+        return self._call(head, SubscribeRequest(subscriber=subscriber, pattern=pattern, deadline_us=deadline_us))
 
     def unsubscribe(self, head: str, subscriber: str, number: int) -> Call:
         return self._call(head, UnsubscribeRequest(subscriber=subscriber, number=number))

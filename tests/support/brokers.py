@@ -18,11 +18,11 @@ from typing import Any
 import aio_pika
 import httpx
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
-
-from tests.support.waiting import eventually
 from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
 from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE
+
+from tests.support.waiting import eventually
 
 ANSWER_TIMEOUT_S = 20.0
 PERIOD_S = 0.3
@@ -109,9 +109,7 @@ class Brokers:
     async def edge(self, name: str, head: str, **options: object) -> Process:
         return await self._new("edge", name, f"c-{head}", f'head_url = "{self.url(head)}"', options)
 
-    async def _new(
-        self, role: str, name: str, cluster: str, extra: str, options: dict[str, object]
-    ) -> Process:
+    async def _new(self, role: str, name: str, cluster: str, extra: str, options: dict[str, object]) -> Process:
         await create_vhost(self.node, self.vhost(name))
         values: dict[str, object] = {
             "name": name,
@@ -124,9 +122,7 @@ class Brokers:
             **options,
         }
         file = self.directory / f"{name}.toml"
-        file.write_text(
-            "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + extra + "\n"
-        )
+        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + extra + "\n")
         process = Process(role, file, self.directory / f"{name}.log")
         self.processes[name] = process
         return process
@@ -137,6 +133,15 @@ class Brokers:
             (await client.delete(f"/api/vhosts/{self.vhost(name)}")).raise_for_status()
         await create_vhost(self.node, self.vhost(name))
 
+    async def add_user(self, user: str, password: str, tags: str, vhosts: tuple[str, ...]) -> None:
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        async with httpx.AsyncClient(base_url=management_url(self.node), timeout=60) as client:
+            body = {"password": password, "tags": tags}
+            (await client.put(f"/api/users/{user}", json=body)).raise_for_status()
+            for name in vhosts:
+                path = f"/api/permissions/{self.vhost(name)}/{user}"
+                (await client.put(path, json=everything)).raise_for_status()
+
     async def api(self, path: str) -> Any:
         async with httpx.AsyncClient(base_url=management_url(self.node), timeout=60) as client:
             answer = await client.get(f"/api/{path}")
@@ -146,11 +151,7 @@ class Brokers:
     async def routes(self, head: str, target: str) -> set[tuple[str, str]]:
         """The exchange and pattern of every binding of a link."""
         found = await self.api(f"bindings/{self.vhost(head)}")
-        return {
-            (b["source"], b["routing_key"])
-            for b in found
-            if b["destination"] == f"link.{target}" and b["source"]
-        }
+        return {(b["source"], b["routing_key"]) for b in found if b["destination"] == f"link.{target}" and b["source"]}
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[RawClient]:
@@ -194,9 +195,7 @@ class RawClient:
         request = str(self.requests)
         future = self.answers[request] = asyncio.get_running_loop().create_future()
         exchange = await self.channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
-        await exchange.publish(
-            aio_pika.Message(body, reply_to="amq.rabbitmq.reply-to", correlation_id=request), key
-        )
+        await exchange.publish(aio_pika.Message(body, reply_to="amq.rabbitmq.reply-to", correlation_id=request), key)
         return decode(await asyncio.wait_for(future, ANSWER_TIMEOUT_S))
 
     async def status(self) -> StatusReply:

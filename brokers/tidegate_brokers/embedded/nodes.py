@@ -205,7 +205,7 @@ def management_url(node: RabbitNode) -> str:
 
 async def wait_until_ready(node: RabbitNode, process: GuardedProcess, words: object = None) -> None:
     """Wait until `node` answers over AMQP and the management API; raise when its process ends or time is up."""
-    ready = asyncio.ensure_future(_answers(node))
+    ready = asyncio.ensure_future(answers(node))
     ended = asyncio.ensure_future(process.wait())
     try:
         await asyncio.wait({ready, ended}, timeout=BOOT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -221,8 +221,8 @@ async def wait_until_ready(node: RabbitNode, process: GuardedProcess, words: obj
         ended.cancel()
 
 
-async def _answers(node: RabbitNode) -> None:
-    """Return once both doors have been used; the caller bounds the time."""
+async def answers(node: RabbitNode) -> None:
+    """Return once `node` has been talked to over AMQP and the management API; the caller bounds the time."""
     while not await _port_open(node.host, node.amqp_port):
         await asyncio.sleep(POLL_S)
     while True:

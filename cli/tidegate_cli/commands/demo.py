@@ -95,21 +95,21 @@ class _Rates:
 
     def __init__(self, scenario: EarlyWarning) -> None:
         self.scenario = scenario
+        self._began = time.monotonic()
         self._last: dict[str, tuple[float, int]] = {}
 
     def of(self, watch: Watch) -> float:
         now = time.monotonic()
         name = watch.interest.subscriber
-        then, count = self._last.get(name, (now, 0))
+        then, count = self._last.get(name, (self._began, 0))
         self._last[name] = (now, watch.delivered)
         return (watch.delivered - count) / (now - then) if now > then else 0.0
 
 
 def _table(rates: _Rates, depths: Mapping[str, int]) -> RenderableType:
     table = Table()
-    table.add_column("subscriber")
-    table.add_column("topics")
-    table.add_column("edge")
+    for heading in ("subscriber", "topics", "edge"):
+        table.add_column(heading, no_wrap=True)
     for heading in ("deadline", "rate", "queue", "p50", "p99", "late"):
         table.add_column(heading, justify="right")
     for watch in rates.scenario.watches:

@@ -36,9 +36,7 @@ M = TypeVar("M")
 
 
 def subscription(subscriber: str = "s", number: int = 0, pattern: str = "a") -> Subscription:
-    return Subscription(
-        subscriber=subscriber, number=number, pattern=pattern, deadline_us=1_000, expires_s=600
-    )
+    return Subscription(subscriber=subscriber, number=number, pattern=pattern, deadline_us=1_000, expires_s=600)
 
 
 def subscribe(subscriber: str = "s", pattern: str = "a", deadline_us: int = 1_000) -> SubscribeRequest:
@@ -48,9 +46,7 @@ def subscribe(subscriber: str = "s", pattern: str = "a", deadline_us: int = 1_00
 class Driver:
     """A head `h` of cluster `c`, with the answers of its surroundings given by the test."""
 
-    def __init__(
-        self, *neighbours: str, routes: dict[str, frozenset[str]] | None = None, **config: float
-    ) -> None:
+    def __init__(self, *neighbours: str, routes: dict[str, frozenset[str]] | None = None, **config: float) -> None:
         names = tuple(NeighbourConfig(name, f"amqp://{name}") for name in neighbours)
         self.agent = HeadAgent(HeadConfig("h", "c", 7, names, **config))  # type: ignore[arg-type]
         self.now = 100.0
@@ -100,15 +96,11 @@ class Driver:
     def ready(self, prepare: Send) -> list[Action]:
         assert isinstance(prepare.message, OutputPrepare)
         asked = prepare.message.subscription
-        return self.answer(
-            prepare, OutputReady(subscription=asked, queue=output_queue(asked.subscriber, asked.number))
-        )
+        return self.answer(prepare, OutputReady(subscription=asked, queue=output_queue(asked.subscriber, asked.number)))
 
     def accept(self, update: Send, *awaiting: str) -> list[Action]:
         assert isinstance(update.message, RoutesUpdate)
-        return self.answer(
-            update, RoutesAccepted(head=update.to, version=update.message.version, awaiting=awaiting)
-        )
+        return self.answer(update, RoutesAccepted(head=update.to, version=update.message.version, awaiting=awaiting))
 
 
 def of(actions: list[Action], kind: type[M]) -> list[M]:
@@ -116,9 +108,7 @@ def of(actions: list[Action], kind: type[M]) -> list[M]:
 
 
 def replies(actions: list[Action], kind: type[M]) -> list[M]:
-    return [
-        action.message for action in actions if isinstance(action, Reply) and isinstance(action.message, kind)
-    ]
+    return [action.message for action in actions if isinstance(action, Reply) and isinstance(action.message, kind)]
 
 
 def sent(actions: list[Action], kind: type[ControlMessage], to: str | None = None) -> list[Send]:

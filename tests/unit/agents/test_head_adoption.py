@@ -21,9 +21,7 @@ from tidegate_protocol.messages import (
 
 
 def page(edge: str, *subscriptions: Subscription, after: str | None = None) -> RegistryPage:
-    return RegistryPage(
-        edge=edge, digest=registry_digest(subscriptions), subscriptions=subscriptions, after=after
-    )
+    return RegistryPage(edge=edge, digest=registry_digest(subscriptions), subscriptions=subscriptions, after=after)
 
 
 def test_nothing_is_unbound_before_the_edge_was_read() -> None:

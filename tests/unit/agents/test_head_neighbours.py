@@ -27,9 +27,7 @@ from tidegate_protocol.messages import (
 )
 
 
-def update(
-    version: int, base: int | None, *add: str, remove: tuple[str, ...] = (), head: str = "n1"
-) -> RoutesUpdate:
+def update(version: int, base: int | None, *add: str, remove: tuple[str, ...] = (), head: str = "n1") -> RoutesUpdate:
     return RoutesUpdate(head=head, version=version, base=base, add=add, remove=remove, wait_s=2.0)
 
 

@@ -33,9 +33,7 @@ MESSAGES_PER_S = 50
 def test_topics_are_placed_as_in_the_paper() -> None:
     bandwidth = {name: mbps * 1e6 / 8 for name, (_, mbps) in EDGES.items()}
     capacity = {
-        name: Capacity(
-            uplink_bytes_per_s=bandwidth[name], downlink_bytes_per_s=bandwidth[name], matching_per_s=cpu
-        )
+        name: Capacity(uplink_bytes_per_s=bandwidth[name], downlink_bytes_per_s=bandwidth[name], matching_per_s=cpu)
         for name, (cpu, _) in EDGES.items()
     }
     expected = {
@@ -45,10 +43,7 @@ def test_topics_are_placed_as_in_the_paper() -> None:
     placed: dict[str, dict[str, int]] = {name: {} for name in EDGES}
     reasons = {}
     for topic, (_, subscribers, _) in TOPICS.items():
-        views = [
-            EdgeView(name, capacity[name], sum(patterns.values()), patterns)
-            for name, patterns in placed.items()
-        ]
+        views = [EdgeView(name, capacity[name], sum(patterns.values()), patterns) for name, patterns in placed.items()]
         placement = place(f"t{topic}", views, subscribers=subscribers, expected=expected)
         assert placement is not None
         placed[placement.edge][f"t{topic}"] = subscribers

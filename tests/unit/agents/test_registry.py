@@ -8,12 +8,8 @@ from tidegate_agents.registry import Registry, registry_digest
 from tidegate_protocol.messages import Subscription
 
 
-def subscription(
-    subscriber: str = "s", number: int = 0, pattern: str = "a", deadline_us: int = 5
-) -> Subscription:
-    return Subscription(
-        subscriber=subscriber, number=number, pattern=pattern, deadline_us=deadline_us, expires_s=600
-    )
+def subscription(subscriber: str = "s", number: int = 0, pattern: str = "a", deadline_us: int = 5) -> Subscription:
+    return Subscription(subscriber=subscriber, number=number, pattern=pattern, deadline_us=deadline_us, expires_s=600)
 
 
 def test_the_digest_is_the_sum_of_its_lines() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-
 from tidegate_brokers.config import BrokerConfig, EdgeConfig, HeadConfig
 from tidegate_brokers.errors import ConfigurationError
 from tidegate_brokers.settings import load_config, render_reference
@@ -90,14 +89,12 @@ def test_the_source_of_a_wrong_value_is_named() -> None:
 
 
 def test_a_missing_option_says_how_to_give_it() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"head_url.*is required; set .*TIDEGATE_HEAD_URL or --head-url"
-    ):
+    with pytest.raises(ConfigurationError, match=r"head_url.*is required; set .*TIDEGATE_HEAD_URL or --head-url"):
         load_config(EdgeConfig, None, {}, NEEDED)
 
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="nowhere.toml"):
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml"):
         load_config(HeadConfig, tmp_path / "nowhere.toml", {}, NEEDED)
 
 

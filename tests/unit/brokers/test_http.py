@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics over real sockets, and what the management client makes of strange servers."""
+"""/healthz, /readyz and /metrics on real sockets; what the management client makes of strange servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-
 from tidegate_brokers.errors import PortTaken, RabbitBadAnswer, RabbitTooOld, RabbitUnreachable
 from tidegate_brokers.http import HttpServer
 from tidegate_brokers.management import Management
@@ -82,9 +81,7 @@ async def answering(body: bytes) -> AsyncIterator[Management]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)

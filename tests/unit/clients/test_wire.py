@@ -1,4 +1,4 @@
-"""The bytes of a publication: what one side encodes, pamqp, pika's rules and our own decoder read the same."""
+"""The bytes of a publication: what we encode, pamqp and our own decoder read the same."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""Real clusters to test on: on the RabbitMQ of this machine, and on a newer one in a container.
+
+Every test that asks for `backend` (or for a cluster made with it) runs once per backend. Without Docker the second run is
+skipped, and says so; in CI that counts as a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.containers import IMAGE, ContainerNode, docker_problem
+from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.embedded.nodes import NodePorts
+from tidegate_brokers.topology import Topology
+
+# The helper that testcontainers starts to clean up after a killed test run is an image of its own; ours are removed by
+# the fixture below.
+os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+
+Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
+"""Like `EmbeddedCluster`, on the backend of the test."""
+
+
+@pytest.fixture(params=["native", pytest.param("container", marks=pytest.mark.docker)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """`native`: the RabbitMQ installed here. `container`: the newest supported one, in Docker."""
+    name = str(request.param)
+    if name == "container":
+        problem = docker_problem()
+        if problem is not None:
+            pytest.skip(f"RabbitMQ in a container ({IMAGE}) is not tested: {problem}")
+    return name
+
+
+@pytest.fixture
+def launch(backend: str, tmp_path: Path) -> Launch:
+    """Start clusters on the backend."""
+
+    @asynccontextmanager
+    async def native(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
+        async with EmbeddedCluster(topology, **options) as cluster:
+            yield cluster
+
+    @asynccontextmanager
+    async def container(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
+        nodes: list[ContainerNode] = []
+
+        def make(name: str, ports: NodePorts, password: str) -> ContainerNode:
+            nodes.append(ContainerNode(name, ports, password, tmp_path / "containers"))
+            return nodes[-1]
+
+        try:
+            async with EmbeddedCluster(topology, node_factory=make, **options) as cluster:
+                yield cluster
+        finally:
+            for node in nodes:
+                await node.remove()
+
+    return native if backend == "native" else container
+
+
+@pytest.fixture
+async def chain(launch: Launch) -> AsyncIterator[EmbeddedCluster]:
+    """Three clusters in a chain with two edges each, on one RabbitMQ."""
+    async with launch(Topology.simple(clusters=3, edges=2), compact=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def nodes_cluster(launch: Launch) -> AsyncIterator[EmbeddedCluster]:
+    """One head and two edges, each with a RabbitMQ of its own."""
+    async with launch(Topology.simple(clusters=1, edges=2)) as cluster:
+        yield cluster
