@@ -20,9 +20,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     # An expected failure also counts as skipped in pytest's books; that one is a result.
     if STRICT and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = (
-            f"{report.nodeid} was skipped, and with CI=true a skip is a failure: {reason(report)}"
-        )
+        report.longrepr = f"{report.nodeid} was skipped, and with CI=true a skip is a failure: {reason(report)}"
     return report
 
 

@@ -3,7 +3,7 @@
 What always holds: registry and routes change together (`enter`, `withdraw`), so a subscription the head knows
 is one its links carry; every binding change that was ordered and not yet confirmed is known (`outstanding`).
 
-The parts themselves (`edges`, `allocation`, `removals`, `neighbours`) know nothing of each other.
+Of the parts only `allocation` uses the others; `edges`, `removals` and `neighbours` don't know each other.
 """
 
 from __future__ import annotations

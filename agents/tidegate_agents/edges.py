@@ -22,7 +22,6 @@ from tidegate_protocol.messages import (
     EdgeHello,
     EdgeStatus,
     EdgeWelcome,
-    OutputRemoved,
     RefusalReason,
     RegistryPage,
     RegistryRequest,
@@ -250,17 +249,6 @@ class Edges:
     def _settle(self, record: EdgeRecord) -> None:
         record.settled = True
         self._context.routes.settle(record.name)
-
-    def output_removed(self, message: OutputRemoved) -> None:
-        """An edge says, unasked, that an output queue has expired or was deleted."""
-        context, key = self._context, (message.subscriber, message.number)
-        if key in context.busy.get(message.edge, ()):
-            return  # whoever has a request under way will learn from its answer
-        gone = context.withdraw(message.edge, key) if message.edge in context.registry.edges else None
-        if gone is not None:
-            context.decide(
-                Decision("output-removed", f"{gone.subscriber}.{gone.number}", f"reported by {message.edge}")
-            )
 
     def status(self) -> tuple[EdgeStatus, ...]:
         now, edges = self._context.now, self._context.registry.edges

@@ -21,7 +21,6 @@ from collections import deque
 from tidegate_protocol.messages import (
     EdgeGoodbye,
     EdgeHello,
-    OutputRemoved,
     PublisherGoodbye,
     PublisherHello,
     PublisherWelcome,
@@ -144,8 +143,6 @@ class HeadAgent:
                 self._edges.hello(message, reply_to)
             case EdgeGoodbye() as message:
                 self._edges.goodbye(message)
-            case OutputRemoved() as message:
-                self._edges.output_removed(message)
             case RoutesUpdate() as message:
                 self._neighbours.update_received(message, reply_to)
             case other:

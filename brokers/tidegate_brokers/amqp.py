@@ -57,9 +57,7 @@ async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
             f"run: rabbitmqctl add_vhost {vhost}, rabbitmqctl set_permissions -p {vhost} USER '.*' '.*' '.*'",
         ) from None
     except TimeoutError:
-        raise RabbitUnreachable(
-            where, f"no answer within {CONNECT_TIMEOUT_S:g} s", "check host and port"
-        ) from None
+        raise RabbitUnreachable(where, f"no answer within {CONNECT_TIMEOUT_S:g} s", "check host and port") from None
     except (OSError, AMQPError) as error:
         problem = f"can't be reached ({_reason(error)})"
         raise RabbitUnreachable(where, problem, "check host and port, and that RabbitMQ runs") from None
@@ -67,9 +65,7 @@ async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
 
 
 def _reason(error: Exception) -> str:
-    return (
-        error.strerror or "refused" if isinstance(error, OSError) and error.strerror else type(error).__name__
-    )
+    return error.strerror or "refused" if isinstance(error, OSError) and error.strerror else type(error).__name__
 
 
 def lost_by_connection(error: BaseException) -> bool:
@@ -117,9 +113,7 @@ class ConnectionKeeper:
                     await _closed(connection)
                 finally:
                     await self._drop(connection)
-                self.problem = RabbitUnreachable(
-                    str(self.url), "the connection was lost", "it is opened again"
-                )
+                self.problem = RabbitUnreachable(str(self.url), "the connection was lost", "it is opened again")
             except BrokerError as error:
                 self.problem = error
             except BaseException as error:
@@ -139,9 +133,7 @@ class ConnectionKeeper:
                 raise self.problem
             left = deadline - loop.time()
             if left <= 0:
-                raise self.problem or RabbitUnreachable(
-                    str(self.url), "no connection in time", "check host and port"
-                )
+                raise self.problem or RabbitUnreachable(str(self.url), "no connection in time", "check host and port")
             try:
                 async with asyncio.timeout(min(0.1, left)):
                     await self.up.wait()

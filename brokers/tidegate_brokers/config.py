@@ -51,9 +51,7 @@ class Neighbour(_Options):
     """A neighbouring head, as an entry of `neighbours`."""
 
     name: Name = Field(description="Name of the neighbouring head.")
-    url: AmqpUrl = Field(
-        description="AMQP address of its RabbitMQ as this process reaches it, for control messages."
-    )
+    url: AmqpUrl = Field(description="AMQP address of its RabbitMQ as this process reaches it, for control messages.")
     link_url: AmqpUrl | None = Field(
         None, description="AMQP address of its RabbitMQ as this head's RabbitMQ reaches it. Default: `url`."
     )
@@ -69,9 +67,7 @@ class BrokerConfig(_Options):
 
     name: Name = Field(description="Name of this broker, unique among all brokers it can meet.")
     cluster: Name = Field(description="Name of the cluster: one head and its edges.")
-    url: AmqpUrl = Field(
-        description="AMQP address of this broker's RabbitMQ and virtual host, with user and password."
-    )
+    url: AmqpUrl = Field(description="AMQP address of this broker's RabbitMQ and virtual host, with user and password.")
     management_url: HttpUrl | None = Field(
         None,
         description="Address of its management API. Default: the host and credentials of `url`, port 15672 "
@@ -81,9 +77,7 @@ class BrokerConfig(_Options):
         1.0, ge=0.1, le=60, description="How often signs of life are sent.", json_schema_extra=_unit("s")
     )
     http_host: str = Field("127.0.0.1", description="Address that /healthz, /readyz and /metrics listen on.")
-    http_port: int = Field(
-        HEAD_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one."
-    )
+    http_port: int = Field(HEAD_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one.")
     startup_timeout_s: float = Field(
         30.0,
         ge=0,
@@ -98,9 +92,7 @@ class BrokerConfig(_Options):
         description="How long work in progress may take after SIGTERM.",
         json_schema_extra=_unit("s"),
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least level that is logged."
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "human", "json"] = Field(
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
     )
@@ -149,9 +141,7 @@ class HeadConfig(BrokerConfig):
 class EdgeConfig(BrokerConfig):
     """Options of `tidegate edge`."""
 
-    head_url: AmqpUrl = Field(
-        description="AMQP address of the head's RabbitMQ and virtual host, for control messages."
-    )
+    head_url: AmqpUrl = Field(description="AMQP address of the head's RabbitMQ and virtual host, for control messages.")
     client_url: AmqpUrl | None = Field(
         None,
         description="Address of this edge as subscribers reach it; credentials are left out. Default: `url`.",
@@ -177,9 +167,7 @@ class EdgeConfig(BrokerConfig):
         description="What may wait for one subscription; beyond it the oldest is dropped and counted.",
         json_schema_extra=_unit("bytes"),
     )
-    http_port: int = Field(
-        EDGE_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one."
-    )
+    http_port: int = Field(EDGE_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one.")
 
     @property
     def link(self) -> ServerUrl:

@@ -14,6 +14,7 @@ from typing import Final
 
 from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+from pamqp.common import FieldValue
 from pydantic import ValidationError
 from tidegate_agents.machine import (
     Action,
@@ -104,7 +105,7 @@ class EdgePlane:
         # A channel of its own, because a refused declaration closes the channel it was made on.
         scratch = await channel.connection.channel(publisher_confirms=False)
         try:
-            arguments = {**QUEUE_ARGUMENTS, "x-expires": subscription.expires_s * 1000}
+            arguments: dict[str, FieldValue] = {**QUEUE_ARGUMENTS, "x-expires": subscription.expires_s * 1000}
             await scratch.queue_declare(queue, durable=True, arguments=arguments)
             await scratch.close()
         except ChannelPreconditionFailed:

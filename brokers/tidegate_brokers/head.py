@@ -70,9 +70,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         for target, state in found.items():
             metrics.observe_link(target, state.shovel, state.waiting, state.forwarded)
 
-    worker = PlaneWorker(
-        plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s
-    )
+    worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
     keys = (
         HOM_KEY,
         HEAD_KEY,

@@ -32,18 +32,14 @@ def set_up_logging(level: str, form: str = "auto", stream: TextIO | None = None)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
-    return {
-        key: value for key, value in vars(record).items() if key not in _STANDARD and value not in ({}, None)
-    }
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD and value not in ({}, None)}
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, and what the line carries besides."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = (
-            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        )
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         line: dict[str, object] = {
             "time": moment,
             "level": record.levelname.lower(),
@@ -62,7 +58,5 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         details = " ".join(f"{key}={value}" for key, value in _extras(record).items())
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        text = f"{moment} {record.levelname.lower():7} {record.getMessage()}" + (
-            f"  ({details})" if details else ""
-        )
+        text = f"{moment} {record.levelname.lower():7} {record.getMessage()}" + (f"  ({details})" if details else "")
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")

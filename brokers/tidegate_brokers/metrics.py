@@ -31,9 +31,7 @@ class BrokerMetrics:
             "tidegate_build_info", "Version of this process", ["version", "role", "broker"], registry=registry
         )
         self.build.labels(distribution_version(), role, name).set(1)
-        self.agent_errors = Counter(
-            "tidegate_agent_errors", "Events the agent failed on: bugs", registry=registry
-        )
+        self.agent_errors = Counter("tidegate_agent_errors", "Events the agent failed on: bugs", registry=registry)
         self.loop_lag = Gauge(
             "tidegate_event_loop_lag_seconds", "How late the last periodic wake-up came", registry=registry
         )
@@ -45,9 +43,7 @@ class BrokerMetrics:
         self.received = Counter(
             "tidegate_control_received_messages", "Control messages received", ["kind"], registry=registry
         )
-        self.sent = Counter(
-            "tidegate_control_sent_messages", "Control messages sent", ["kind"], registry=registry
-        )
+        self.sent = Counter("tidegate_control_sent_messages", "Control messages sent", ["kind"], registry=registry)
         self.malformed = Counter(
             "tidegate_control_malformed_messages", "Control messages dropped", ["reason"], registry=registry
         )
@@ -71,9 +67,7 @@ class BrokerMetrics:
         )
 
     def _add_data_plane(self, registry: CollectorRegistry) -> None:
-        self.subscriptions = Gauge(
-            "tidegate_subscriptions_count", "Output queues kept by this edge", registry=registry
-        )
+        self.subscriptions = Gauge("tidegate_subscriptions_count", "Output queues kept by this edge", registry=registry)
         self.routes = Gauge(
             "tidegate_routes_count",
             "Patterns bound on links, by kind of link",

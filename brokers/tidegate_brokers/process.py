@@ -67,9 +67,7 @@ def new_metrics(role: str, name: str) -> BrokerMetrics:
 class BrokerProcess:
     """Runs the parts until told to stop."""
 
-    def __init__(
-        self, config: BrokerConfig, management: Management, parts: Parts, metrics: BrokerMetrics
-    ) -> None:
+    def __init__(self, config: BrokerConfig, management: Management, parts: Parts, metrics: BrokerMetrics) -> None:
         self._config = config
         self._management = management
         self._parts = parts
@@ -210,9 +208,7 @@ def _configure(model: type[C], role: str, arguments: Sequence[str]) -> C:
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with options")
     for option, info in model.model_fields.items():
         if option != "neighbours":
-            parser.add_argument(
-                flag_name(option), dest=option, help=(info.description or "").replace("%", "%%")
-            )
+            parser.add_argument(flag_name(option), dest=option, help=(info.description or "").replace("%", "%%"))
     values = vars(parser.parse_args(arguments))
     return load_config(model, values.pop("config"), os.environ, values)
 

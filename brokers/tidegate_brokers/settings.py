@@ -65,9 +65,7 @@ def _read_file(file: Path) -> dict[str, object]:
         with file.open("rb") as stream:
             content = stream.read(CONFIG_BYTES_MAX + 1)
         if len(content) > CONFIG_BYTES_MAX:
-            raise ConfigurationError(
-                "--config", str(file), f"is over {CONFIG_BYTES_MAX} bytes", "name the right file"
-            )
+            raise ConfigurationError("--config", str(file), f"is over {CONFIG_BYTES_MAX} bytes", "name the right file")
         return tomllib.loads(content.decode())
     except OSError as error:
         problem = f"can't be read: {error.strerror}"

@@ -136,10 +136,14 @@ class Topology(_Table):
         names = [_cluster_name(index) for index in range(clusters)]
         others = names[1:]
         near = names[:-1] if shape == "chain" else [names[0]] * len(others)
-        return cls(
-            cluster=tuple(ClusterSpec(name=name, edge=(BrokerSpec(),) * edges) for name in names),
-            link=tuple(LinkSpec(between=pair) for pair in zip(near, others, strict=True)),
-        )._named()._checked(source)
+        return (
+            cls(
+                cluster=tuple(ClusterSpec(name=name, edge=(BrokerSpec(),) * edges) for name in names),
+                link=tuple(LinkSpec(between=pair) for pair in zip(near, others, strict=True)),
+            )
+            ._named()
+            ._checked(source)
+        )
 
     def neighbours(self, cluster: str) -> list[tuple[str, float]]:
         """The clusters linked to `cluster`, each with the delay of the link."""
@@ -204,7 +208,9 @@ class Topology(_Table):
             place = f"link[{index}]"
             for name in link.between:
                 if name not in reached:
-                    raise TopologyError(source, place, f"there is no cluster {name!r}", _suggest(name, known, "clusters"))
+                    raise TopologyError(
+                        source, place, f"there is no cluster {name!r}", _suggest(name, known, "clusters")
+                    )
             one, other = link.between
             path = _path(reached, one, other)
             if path is not None:

@@ -37,9 +37,7 @@ class ServerUrl:
         except ValueError:
             raise ValueError("is not a URL with a numeric port") from None
         if parts.scheme not in DEFAULT_PORTS:
-            raise ValueError(
-                f"has the scheme {parts.scheme!r} instead of one of {', '.join(sorted(DEFAULT_PORTS))}"
-            )
+            raise ValueError(f"has the scheme {parts.scheme!r} instead of one of {', '.join(sorted(DEFAULT_PORTS))}")
         if not parts.hostname:
             raise ValueError("names no host")
         path = parts.path[1:]
@@ -86,9 +84,7 @@ class ServerUrl:
         return f"ServerUrl({self})"
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: Any, handler: Callable[[Any], Any]
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
             cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
         )

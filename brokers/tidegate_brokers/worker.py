@@ -47,9 +47,7 @@ class DataPlane(Protocol):
 
     async def assert_all(self, channel: AbstractChannel, management: Management) -> None: ...
 
-    async def perform(
-        self, channel: AbstractChannel, management: Management, action: Action
-    ) -> Event | None: ...
+    async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None: ...
 
 
 Routine = Callable[[AbstractChannel, Management], Awaitable[Event | None]]
@@ -109,9 +107,7 @@ class PlaneWorker:
             async with asyncio.timeout(timeout_s):
                 await self.asserted.wait()
         except TimeoutError:
-            raise self._error or RabbitUnreachable(
-                self._where, "not set up in time", "look into its log"
-            ) from None
+            raise self._error or RabbitUnreachable(self._where, "not set up in time", "look into its log") from None
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -199,9 +195,7 @@ class PlaneWorker:
             self._error = error
         elif lost_by_connection(error) or isinstance(error, AMQPError):
             detail = str(error) or type(error).__name__
-            self._error = RabbitUnreachable(
-                self._where, f"setting it up failed ({detail})", "it is tried again"
-            )
+            self._error = RabbitUnreachable(self._where, f"setting it up failed ({detail})", "it is tried again")
         else:
             raise error
         self.problem = str(self._error)

@@ -27,7 +27,9 @@ url_option = click.option(
     metavar="AMQP_URL",
     help="Address of a head's RabbitMQ, e.g. amqp://user:password@localhost:5672/head. `tidegate up` prints it.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of text for people.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for machines instead of text for people."
+)
 
 
 _PLAIN_WIDTH = 120

@@ -93,9 +93,7 @@ class _LeanChannel(aiormq.Channel):
     async def _on_confirm_frame(self, frame: ConfirmationFrameType) -> None:
         if self.confirm is not None:
             assert frame.delivery_tag is not None
-            self.confirm(
-                frame.delivery_tag, bool(getattr(frame, "multiple", False)), isinstance(frame, spec.Basic.Ack)
-            )
+            self.confirm(frame.delivery_tag, bool(getattr(frame, "multiple", False)), isinstance(frame, spec.Basic.Ack))
 
     async def _content(self) -> tuple[ContentHeader, bytes]:
         header = await self._get_frame()
@@ -276,22 +274,24 @@ class AioRuntime:
         return task
 
     async def connect(self, address: Address, name: str, timeouts: Timeouts) -> AioConnection:
+        url = aio_pika.connection.make_url(
+            host=address.host,
+            port=address.port,
+            login=address.user,
+            password=address.password,
+            virtualhost=address.vhost,
+            ssl=address.scheme == "amqps",
+            heartbeat=max(1, round(timeouts.heartbeat_s)),
+        )
+        connection = aio_pika.Connection(
+            url, ssl_context=address.tls_context(), client_properties={"connection_name": name}
+        )
         try:
-            connection = await aio_pika.connect(
-                host=address.host,
-                port=address.port,
-                login=address.user,
-                password=address.password,
-                virtualhost=address.vhost,
-                ssl=address.scheme == "amqps",
-                ssl_context=address.tls_context(),
-                timeout=timeouts.connect_s,
-                client_properties={"connection_name": name},
-                heartbeat=max(1, round(timeouts.heartbeat_s)),
-            )
+            await connection.connect(timeout=timeouts.connect_s)
         except (OSError, ssl.SSLError, TimeoutError, aiormq.exceptions.AMQPError) as error:
+            # Otherwise it would try to close itself when it is collected, perhaps in a thread without a loop.
+            await connection.close()
             raise _connect_error(address, error) from error
-        assert isinstance(connection, aio_pika.Connection)
         return AioConnection(address, connection)
 
     async def close(self) -> None:
@@ -317,6 +317,9 @@ def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
     code = error.args[0] if error.args else None
     if isinstance(error, refused) or code in ACCESS_CODES:
         return AccessRefused(str(address), f"access refused: {_text(error)}")
+    if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
+        # aiormq does not look at what RabbitMQ says when it closes instead of opening the virtual host.
+        return AccessRefused(str(address), f"access refused to the virtual host {address.vhost!r}")
     return ConnectionFailed(str(address), f"can't connect: {_text(error)}")
 
 

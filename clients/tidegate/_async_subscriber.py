@@ -99,9 +99,7 @@ class AsyncSubscription:
         if self._inbox.manual:
             self._inbox.on_settled = engine.settled
         if callback is not None:
-            self._task = asyncio.get_running_loop().create_task(
-                self._dispatch(callback), name=f"{engine} callback"
-            )
+            self._task = asyncio.get_running_loop().create_task(self._dispatch(callback), name=f"{engine} callback")
 
     async def _dispatch(self, callback: AsyncCallback) -> None:
         async for message in self:
@@ -166,9 +164,7 @@ class AsyncSubscriber:
         if self._engine is not None:
             return
         runtime = AioRuntime()
-        engine = SubscriberEngine(
-            runtime, self._address, self.name, self._limits, self._timeouts, self._backoff
-        )
+        engine = SubscriberEngine(runtime, self._address, self.name, self._limits, self._timeouts, self._backoff)
         try:
             await engine.start()
         except BaseException:

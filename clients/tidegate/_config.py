@@ -108,33 +108,23 @@ class Address:
     def parse(cls, url: str) -> Address:
         """Read a URL; raise `InvalidUrl` that says which part is wrong."""
         if not isinstance(url, str):
-            raise InvalidUrl(
-                "url", type(url).__name__, "is not text", "write amqp://user:password@host:5672/vhost"
-            )
+            raise InvalidUrl("url", type(url).__name__, "is not text", "write amqp://user:password@host:5672/vhost")
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise InvalidUrl(
-                "url", _censored(url), str(error), "write amqp://user:password@host:5672/vhost"
-            ) from None
+            raise InvalidUrl("url", _censored(url), str(error), "write amqp://user:password@host:5672/vhost") from None
         if parts.scheme not in DEFAULT_PORTS:
-            raise InvalidUrl(
-                "url", _censored(url), f"has the scheme {parts.scheme!r}", "use amqp:// or amqps://"
-            )
+            raise InvalidUrl("url", _censored(url), f"has the scheme {parts.scheme!r}", "use amqp:// or amqps://")
         if not parts.hostname:
-            raise InvalidUrl(
-                "url", _censored(url), "has no host", "write amqp://user:password@host:5672/vhost"
-            )
+            raise InvalidUrl("url", _censored(url), "has no host", "write amqp://user:password@host:5672/vhost")
         if port == 0:
             raise InvalidUrl("url", _censored(url), "has port 0", "leave it out or use a number up to 65535")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = sorted(set(options) - TLS_OPTIONS)
         if unknown:
             known = ", ".join(sorted(TLS_OPTIONS))
-            raise InvalidUrl(
-                "url", _censored(url), f"has the unknown option {unknown[0]!r}", f"known are {known}"
-            )
+            raise InvalidUrl("url", _censored(url), f"has the unknown option {unknown[0]!r}", f"known are {known}")
         path = parts.path[1:]
         if "/" in path:
             raise InvalidUrl("url", _censored(url), "has a slash in the virtual host", "write it as %2F")
@@ -182,9 +172,7 @@ def _check_positive(options: Limits | Timeouts | Backoff) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise InvalidValue(
-                f"{group}.{option.name}", value, "is not a positive number", "use a number above 0"
-            )
+            raise InvalidValue(f"{group}.{option.name}", value, "is not a positive number", "use a number above 0")
 
 
 def _check_range(name: str, value: float, limit: float) -> None:

@@ -49,9 +49,7 @@ class _Pending:
 class Control:
     """The control connection of one client."""
 
-    def __init__(
-        self, runtime: Runtime, address: Address, name: str, timeouts: Timeouts, backoff: Backoff
-    ) -> None:
+    def __init__(self, runtime: Runtime, address: Address, name: str, timeouts: Timeouts, backoff: Backoff) -> None:
         self._runtime = runtime
         self._address = address
         self._name = name
@@ -144,9 +142,7 @@ class Control:
         if self._channel is not None and self._channel.lost is None:
             return self._channel
         if self._connection is None or not self._connection.usable:
-            self._connection = await self._runtime.connect(
-                self._address, f"{self._name} control", self._timeouts
-            )
+            self._connection = await self._runtime.connect(self._address, f"{self._name} control", self._timeouts)
         self._channel = await self._connection.open_channel(self._on_lost, returned=self._on_returned)
         await self._channel.listen(self._on_reply)
         return self._channel

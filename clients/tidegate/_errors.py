@@ -94,9 +94,7 @@ class PeerError(TidegateError):
 class Refused(PeerError):
     """The head did not grant a request."""
 
-    def __init__(
-        self, reason: str, message: str, field: str | None = None, retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, reason: str, message: str, field: str | None = None, retry_after_s: float | None = None) -> None:
         self.reason = reason
         self.message = message
         self.field = field
@@ -126,9 +124,7 @@ class HeadSilent(TimedOut):
     """The head's RabbitMQ can be reached, but no head process answers there."""
 
     def __init__(self, address: str, timeout_s: float, problem: str) -> None:
-        super().__init__(
-            f"an answer from the head at {address} ({problem}; is `tidegate head` running?)", timeout_s
-        )
+        super().__init__(f"an answer from the head at {address} ({problem}; is `tidegate head` running?)", timeout_s)
         self.address = address
         self.problem = problem
 

@@ -41,9 +41,7 @@ def make_limits(limits: Limits | None, window: int | None = None) -> Limits:
     if window is None:
         return limits
     if isinstance(window, bool) or not isinstance(window, int):
-        raise InvalidValue(
-            "window", window, "is not a whole number", "use the number of unconfirmed publications"
-        )
+        raise InvalidValue("window", window, "is not a whole number", "use the number of unconfirmed publications")
     return replace(limits, window=window)
 
 
@@ -59,9 +57,7 @@ def make_request(subscriber: str, pattern: str, deadline: float, expires_s: int)
             f"use seconds above 0 and up to {DEADLINE_US_MAX // 1_000_000}",
         )
     if isinstance(expires_s, bool) or not isinstance(expires_s, int) or not 0 < expires_s <= EXPIRES_S_MAX:
-        raise InvalidValue(
-            "expires_s", expires_s, "is no usable time", f"use whole seconds from 1 to {EXPIRES_S_MAX}"
-        )
+        raise InvalidValue("expires_s", expires_s, "is no usable time", f"use whole seconds from 1 to {EXPIRES_S_MAX}")
     return SubscribeRequest(
         subscriber=subscriber, pattern=pattern, deadline_us=round(deadline * 1e6), expires_s=expires_s
     )
@@ -73,7 +69,5 @@ def make_inbox(deadline: float, acknowledge: str, prefetch: int | None, limits: 
     if prefetch is None:
         prefetch = limits.prefetch
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 < prefetch <= PREFETCH_MAX:
-        raise InvalidValue(
-            "prefetch", prefetch, "is out of range", f"use a whole number from 1 to {PREFETCH_MAX}"
-        )
+        raise InvalidValue("prefetch", prefetch, "is out of range", f"use a whole number from 1 to {PREFETCH_MAX}")
     return Inbox(deadline, acknowledge == "manual", prefetch, limits.streams)

@@ -102,9 +102,7 @@ class PublishingMachine:
         if topic not in self.topics:
             check_topic(topic)
             if len(self.topics) >= self._limits.topics:
-                raise InvalidValue(
-                    "topic", topic, f"is one more than {self._limits.topics}", "raise limits.topics"
-                )
+                raise InvalidValue("topic", topic, f"is one more than {self._limits.topics}", "raise limits.topics")
         check_body(body, self._limits.body_bytes)
         encoded = encode_attributes(check_attributes(attributes)) if attributes else b""
         return Draft(topic, body, encoded, persistent)

@@ -30,9 +30,7 @@ Callback = Callable[[Message], object]
 class Subscription:
     """One subscription: iterate over it, or `get` one message, unless it was given a callback."""
 
-    def __init__(
-        self, subscriber: Subscriber, runtime: ThreadRuntime, inbox: Inbox, on_late: Callback | None
-    ) -> None:
+    def __init__(self, subscriber: Subscriber, runtime: ThreadRuntime, inbox: Inbox, on_late: Callback | None) -> None:
         self._subscriber = subscriber
         self._runtime = runtime
         self._inbox = inbox
@@ -198,9 +196,7 @@ class Subscriber:
         if self._engine is not None:
             return
         runtime = ThreadRuntime(f"tidegate-{self.name}")
-        engine = SubscriberEngine(
-            runtime, self._address, self.name, self._limits, self._timeouts, self._backoff
-        )
+        engine = SubscriberEngine(runtime, self._address, self.name, self._limits, self._timeouts, self._backoff)
         try:
             runtime.call(engine.start())
         except BaseException:

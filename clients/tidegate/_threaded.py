@@ -97,9 +97,7 @@ class LoopSignal:
 class _Task:
     """Drives one coroutine from signal to signal."""
 
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]
-    ) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:
         self._coroutine = coroutine
         self._done = done
 
@@ -170,9 +168,7 @@ class PikaChannel:
 
         self._connection.pika.take_deliveries(self._channel.channel_number, received)
         await self._rpc(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done))
-        await self._rpc(
-            lambda done: self._channel.basic_consume(queue, _unused, exclusive=True, callback=done)
-        )
+        await self._rpc(lambda done: self._channel.basic_consume(queue, _unused, exclusive=True, callback=done))
 
     async def listen(self, reply: Reply) -> None:
         def received(_: int, __: str, body: bytes, properties: dict[str, Any], ___: bool) -> None:

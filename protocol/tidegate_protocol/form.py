@@ -44,7 +44,10 @@ def check_body(body: bytes, limit_bytes: int = BODY_BYTES_DEFAULT) -> bytes:
         raise InvalidMessage("body", type(body).__name__, "is not bytes", "encode it first, e.g. text.encode()")
     if len(body) > limit_bytes:
         raise InvalidMessage(
-            "body", f"{len(body)} bytes", f"is over the limit of {limit_bytes} bytes", "send less, or raise body_limit_bytes"
+            "body",
+            f"{len(body)} bytes",
+            f"is over the limit of {limit_bytes} bytes",
+            "send less, or raise body_limit_bytes",
         )
     return body
 
@@ -65,7 +68,9 @@ def _check_attribute(name: str, value: AttributeValue) -> int:
     if not isinstance(name, str) or not name or _utf8_length(field, name) > ATTRIBUTE_NAME_BYTES_MAX:
         raise InvalidMessage(field, name, "is no usable name", f"use text of 1 to {ATTRIBUTE_NAME_BYTES_MAX} bytes")
     if name.startswith(RESERVED_PREFIXES) or name in RESERVED_HEADERS:
-        raise InvalidMessage(field, name, "is a reserved name", "choose one that does not start with 'tidegate-' or 'x-'")
+        raise InvalidMessage(
+            field, name, "is a reserved name", "choose one that does not start with 'tidegate-' or 'x-'"
+        )
     if not isinstance(value, str | int | float):
         raise InvalidMessage(field, value, f"is of type {type(value).__name__}", "use str, int, float or bool")
     if isinstance(value, str) and _utf8_length(field, value) > ATTRIBUTE_TEXT_BYTES_MAX:

@@ -24,7 +24,9 @@ _SEQUENCE: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 def check_name(value: str, field: str = "name") -> str:
     """Return `value` if it may name a client, a broker or a cluster; raise `InvalidName` otherwise."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise InvalidName(field, value, "is not a name", "use letters, digits, '-' and '_', starting with a letter or digit")
+        raise InvalidName(
+            field, value, "is not a name", "use letters, digits, '-' and '_', starting with a letter or digit"
+        )
     if len(value) > NAME_LENGTH_MAX:
         raise InvalidName(field, value, f"has {len(value)} characters", f"use at most {NAME_LENGTH_MAX}")
     return value

@@ -233,8 +233,6 @@ class OutputRemove(_Message):
 
 
 class OutputRemoved(_Message):
-    """Also sent unasked, when an output queue has expired or was deleted by somebody else."""
-
     kind: Literal["output-removed"] = "output-removed"
     edge: Name
     subscriber: Name
@@ -262,7 +260,9 @@ class RegistryPage(_Message):
 class RoutesUpdate(_Message):
     """What is subscribed behind the sender, as a change against version `base`, or whole where `base` is None.
 
-    A whole set larger than one message is sent as a whole first part and changes after it.
+    A whole set larger than one message is sent as a whole first part and changes after it: a part with fewer than
+    `ROUTES_PER_UPDATE_MAX` additions is the last one, and nothing is unbound before it. An update whose version is its
+    own base changes nothing: it asks whether the receiver still has that version.
     """
 
     kind: Literal["routes-update"] = "routes-update"

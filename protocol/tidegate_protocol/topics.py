@@ -179,9 +179,7 @@ def _words(value: str) -> list[str]:
 
 def _check_words(value: str, field: str) -> None:
     if not isinstance(value, str):
-        raise InvalidTopic(
-            field, value, f"is of type {type(value).__name__}", "use text, e.g. 'sensor.rain.north'"
-        )
+        raise InvalidTopic(field, value, f"is of type {type(value).__name__}", "use text, e.g. 'sensor.rain.north'")
     if not value:
         raise InvalidTopic(field, value, "is empty", "use words separated by dots, e.g. 'sensor.rain.north'")
     for character in value:

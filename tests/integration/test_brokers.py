@@ -410,4 +410,7 @@ async def test_a_taken_port_is_named(brokers: Brokers) -> None:
 async def test_a_missing_plugin_is_named(tmp_path: Path) -> None:
     async with rabbit_nodes(["bare"], plugins=("rabbitmq_management", "rabbitmq_prometheus")) as nodes:
         brokers = Brokers(nodes["bare"], tmp_path, "plugin")
-        await fails(await brokers.head("head"), os.EX_CONFIG, "rabbitmq-plugins enable rabbitmq_shovel")
+        try:
+            await fails(await brokers.head("head"), os.EX_CONFIG, "rabbitmq-plugins enable rabbitmq_shovel")
+        finally:
+            await brokers.close()

@@ -66,9 +66,7 @@ def covers_by_brute_force(general: Words, special: Words) -> bool:
 @cache
 def topics_of(pattern: Words, length_max: int) -> frozenset[Words]:
     every = (
-        topic
-        for length in range(length_max + 1)
-        for topic in itertools.product(("a", "b", UNKNOWN), repeat=length)
+        topic for length in range(length_max + 1) for topic in itertools.product(("a", "b", UNKNOWN), repeat=length)
     )
     return frozenset(topic for topic in every if matches_by_definition(pattern, topic))
 
@@ -82,9 +80,7 @@ def few_hashes(words: Words) -> bool:
     return words.count("#") <= 3
 
 
-every_short_pattern = [
-    pattern for length in (1, 2, 3) for pattern in itertools.product(ALPHABET, repeat=length)
-]
+every_short_pattern = [pattern for length in (1, 2, 3) for pattern in itertools.product(ALPHABET, repeat=length)]
 patterns = st.lists(st.sampled_from(ALPHABET), min_size=1, max_size=6).map(tuple).filter(few_hashes)
 topics = st.lists(st.sampled_from(("a", "b", UNKNOWN)), min_size=1, max_size=8).map(tuple)
 

@@ -95,6 +95,8 @@ class Brokers:
     directory: Path
     prefix: str
     processes: dict[str, Process] = field(default_factory=dict)
+    made: list[Process] = field(default_factory=list)
+    """All that were ever made: a second process of one name must not hide the first from `close`."""
 
     def vhost(self, name: str) -> str:
         return f"{self.prefix}-{name}"
@@ -125,6 +127,7 @@ class Brokers:
         file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + extra + "\n")
         process = Process(role, file, self.directory / f"{name}.log")
         self.processes[name] = process
+        self.made.append(process)
         return process
 
     async def wipe(self, name: str) -> None:
@@ -164,7 +167,7 @@ class Brokers:
             await connection.close()
 
     async def close(self) -> None:
-        for process in self.processes.values():
+        for process in self.made:
             if process.child is not None and process.child.returncode is None:
                 process.child.kill()
                 await process.child.wait()

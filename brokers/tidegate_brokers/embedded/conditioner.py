@@ -153,11 +153,11 @@ class Flow:
             self.release()
 
     def release(self) -> None:
-        """Hand over what has waited long enough, unless the listener is stalled."""
+        """Hand over what has waited long enough, unless the listener is stalled or the target not yet connected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._listener.is_stalled:
+        if not self._listener.is_stalled and self.target.is_connected:
             for data in self._line.pop_due(time.monotonic()):
                 self._hand_over(data)
             due_s = self._line.next_due_s()
@@ -216,9 +216,15 @@ class Side(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._is_full = False
         self._is_reading = True
+        self._has_ended = False
         self.is_lost = False
         self.outflow: Flow
         self.inflow: Flow
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is, or was, a peer."""
+        return self._transport is not None
 
     @property
     def can_take(self) -> bool:
@@ -227,12 +233,15 @@ class Side(asyncio.BufferedProtocol):
 
     def write(self, data: memoryview) -> None:
         """Send, unless the peer has gone."""
-        if self._transport is not None and not self._transport.is_closing():
+        assert self._transport is not None
+        if not self._transport.is_closing():
             self._transport.write(data)
 
     def write_eof(self) -> None:
-        """Tell the peer that no more comes."""
-        if self._transport is not None and not self._transport.is_closing():
+        """Tell the peer that no more comes; once it has said so too, the connection is over."""
+        if self._has_ended:
+            self.close()
+        elif self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):  # the peer may have gone this very moment
                 self._transport.write_eof()
 
@@ -275,6 +284,7 @@ class Side(asyncio.BufferedProtocol):
         self.outflow.feed(bytes(memoryview(self._buffer)[:nbytes]))
 
     def eof_received(self) -> bool:
+        self._has_ended = True
         self.outflow.finish()
         return True  # the other direction may still have something to say
 
@@ -357,7 +367,6 @@ class Listener:
         forward.target = backward.source = far
         self._sides.add(near)
         self.accepted_total += 1
-        near.read(False)
         task = asyncio.get_running_loop().create_task(self._connect(near, far))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -378,10 +387,10 @@ class Listener:
             log.info("%s: target %s not reached: %s", self.name, self._config.target_port, error)
             near.abort(reset=True)
         else:
-            near.outflow.steer()
-            near.inflow.steer()
+            near.outflow.release()
+            near.inflow.release()
         finally:
-            if not far.can_take:  # never joined: the socket is still ours
+            if not far.is_connected:  # the socket is still ours
                 sock.close()
 
     def _lost(self, side: Side) -> None:

@@ -279,7 +279,8 @@ async def rabbit_nodes(
         async with Guard() as guard:
             password = new_password()
             nodes = {
-                name: ChildNode(guard, installation, name, NodePorts.reserve(ports), password, plugins) for name in names
+                name: ChildNode(guard, installation, name, NodePorts.reserve(ports), password, plugins)
+                for name in names
             }
             try:
                 async with asyncio.TaskGroup() as starting:

@@ -115,13 +115,17 @@ async def _clients(url: str, head: BrokerInfo, edge: BrokerInfo, size: Size, rat
         exchange, topic = PUBLISH_EXCHANGE, _SDK_TOPIC
         await publishing("aio_pika_publish", lambda: bare.aio_pika_publish(here, exchange, topic, _BODY, count, WINDOW))
         await publishing("async_publish", lambda: sdk.async_publish(url, topic, _BODY, count, WINDOW))
-        await publishing("pika_publish", lambda: _thread(bare.pika_publish, here, exchange, topic, _BODY, count, WINDOW))
+        await publishing(
+            "pika_publish", lambda: _thread(bare.pika_publish, here, exchange, topic, _BODY, count, WINDOW)
+        )
         await publishing("sync_publish", lambda: _thread(sdk.sync_publish, url, topic, _BODY, count, WINDOW))
         name, pattern = "bench-client", topic + ".consume"
         await consuming("aio_pika_consume", lambda: bare.aio_pika_consume(there, queue, count, PREFETCH), f"a~{turn}")
         await consuming("async_consume", lambda: sdk.async_consume(url, name, pattern, count, PREFETCH), f"b~{turn}")
         await consuming("pika_consume", lambda: _thread(bare.pika_consume, there, queue, count, PREFETCH), f"c~{turn}")
-        await consuming("sync_consume", lambda: _thread(sdk.sync_consume, url, name, pattern, count, PREFETCH), f"d~{turn}")
+        await consuming(
+            "sync_consume", lambda: _thread(sdk.sync_consume, url, name, pattern, count, PREFETCH), f"d~{turn}"
+        )
         report("clients: SDK and bare pika and aio-pika", turn + 1, size.rounds)
     await connection.close()
 

@@ -100,7 +100,9 @@ async def federation_path(head: BrokerInfo, edge: BrokerInfo) -> Path:
 
 async def _put(broker: BrokerInfo, kind: str, value: dict[str, object]) -> None:
     async with httpx.AsyncClient() as http:
-        answer = await http.put(f"{broker.management_url}/api/{kind}/{quote(broker.vhost, safe='')}/{_NAME}", json=value)
+        answer = await http.put(
+            f"{broker.management_url}/api/{kind}/{quote(broker.vhost, safe='')}/{_NAME}", json=value
+        )
         answer.raise_for_status()
 
 

@@ -45,11 +45,15 @@ def _show(figures: dict[str, Any]) -> None:
     ]
     for ours, theirs in (("async", "aio_pika"), ("sync", "pika")):
         for verb in ("publish", "consume"):
-            label = f"{'AsyncP' if ours == 'async' else 'P'}ublisher" if verb == "publish" else (
-                f"{'AsyncS' if ours == 'async' else 'S'}ubscriber"
+            label = (
+                f"{'AsyncP' if ours == 'async' else 'P'}ublisher"
+                if verb == "publish"
+                else (f"{'AsyncS' if ours == 'async' else 'S'}ubscriber")
             )
             other = "aio-pika" if theirs == "aio_pika" else "pika"
-            rows.append((label, f"{ours}_{verb}", f"bare {other}", f"{theirs}_{verb}", figures["sdk_ratios"][f"{ours}_{verb}"]))
+            rows.append(
+                (label, f"{ours}_{verb}", f"bare {other}", f"{theirs}_{verb}", figures["sdk_ratios"][f"{ours}_{verb}"])
+            )
     for label, ours, other, theirs, ratio in rows:
         table.add_row(label, f"{rates[ours]:,}", other, f"{rates[theirs]:,}", f"{ratio:.2f}")
     console = out()

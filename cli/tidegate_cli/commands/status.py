@@ -30,7 +30,13 @@ def _show(reply: StatusReply) -> None:
         f"(Tidegate {reply.version}), {reply.publishers} publishers"
     )
     edges = Table()
-    for heading, right in (("edge", False), ("state", False), ("subscriptions", True), ("patterns", True), ("uplink", True)):
+    for heading, right in (
+        ("edge", False),
+        ("state", False),
+        ("subscriptions", True),
+        ("patterns", True),
+        ("uplink", True),
+    ):
         edges.add_column(heading, justify="right" if right else "left")
     for edge in reply.edges:
         state = "draining" if edge.draining else "alive" if edge.alive else f"silent for {edge.seen_ago_s:.0f} s"

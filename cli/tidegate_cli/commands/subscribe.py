@@ -31,7 +31,9 @@ def command(pattern: str, deadline: float, url: str, name: str | None, count: in
     run(_subscribe(pattern, deadline, url, name, count, as_json))
 
 
-async def _subscribe(pattern: str, deadline: float, url: str, name: str | None, count: int | None, as_json: bool) -> None:
+async def _subscribe(
+    pattern: str, deadline: float, url: str, name: str | None, count: int | None, as_json: bool
+) -> None:
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -65,7 +67,9 @@ def _show(message: Message) -> None:
     mark = "[red]LATE[/red] " if message.late else ""
     attributes = "".join(f" {name}={value}" for name, value in message.attributes.items())
     body = message.body.decode(errors="backslashreplace")
-    out().print(f"{age}  {mark}[bold]{escape(message.topic)}[/bold]{escape(attributes)}  {escape(body)}", soft_wrap=True)
+    out().print(
+        f"{age}  {mark}[bold]{escape(message.topic)}[/bold]{escape(attributes)}  {escape(body)}", soft_wrap=True
+    )
 
 
 def _describe(message: Message) -> dict[str, object]:

@@ -37,7 +37,9 @@ def command(file: Path | None, clusters: int, edges: int, compact: bool, as_json
     if file is not None and any(
         context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("clusters", "edges")
     ):
-        raise click.UsageError("--topology says how many clusters and edges there are: leave out --clusters and --edges")
+        raise click.UsageError(
+            "--topology says how many clusters and edges there are: leave out --clusters and --edges"
+        )
     topology = Topology.load(file) if file else Topology.simple(clusters=clusters, edges=edges)
     run(_up(topology, compact, as_json))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents.machine import ChangeRoutes, DropLink, TimerFired
 from tidegate_agents.registry import registry_digest
 from tidegate_protocol.messages import (
@@ -18,6 +17,8 @@ from tidegate_protocol.messages import (
     Subscription,
     UnsubscribeRequest,
 )
+
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 
 
 def page(edge: str, *subscriptions: Subscription, after: str | None = None) -> RegistryPage:

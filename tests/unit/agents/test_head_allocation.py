@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents.machine import (
     ActionFailed,
     ChangeRoutes,
@@ -12,6 +11,7 @@ from tidegate_agents.machine import (
     TimerFired,
     Undeliverable,
 )
+from tidegate_agents.registry import registry_digest
 from tidegate_protocol.messages import (
     EdgeGoodbye,
     EdgeWelcome,
@@ -23,12 +23,16 @@ from tidegate_protocol.messages import (
     PublisherWelcome,
     Refusal,
     RefusalReason,
+    RegistryPage,
+    RegistryRequest,
     StatusReply,
     StatusRequest,
     SubscribeReply,
     UnsubscribeReply,
     UnsubscribeRequest,
 )
+
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 
 
 def granted(driver: Driver, subscriber: str = "s", pattern: str = "a") -> SubscribeReply:
@@ -222,9 +226,10 @@ def test_an_expired_queue_ends_the_subscription() -> None:
     driver = Driver()
     driver.hello("e1")
     granted(driver)
-    actions = driver.tell(OutputRemoved(edge="e1", subscriber="s", number=0))
+    driver.now += 10
+    (request,) = sent(driver.hello("e1"), RegistryRequest, "e1")
+    actions = driver.answer(request, RegistryPage(edge="e1", digest=registry_digest(())))
     assert of(actions, ChangeRoutes)[0].remove == ("a",)
-    assert driver.tell(OutputRemoved(edge="e1", subscriber="s", number=0)) == []
 
 
 def test_a_binding_that_fails_is_refused_and_tried_again() -> None:

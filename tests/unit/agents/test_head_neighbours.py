@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from driver import Driver, of, replies, sent, subscribe
 from tidegate_agents import neighbours
 from tidegate_agents.machine import (
     Action,
@@ -25,6 +24,8 @@ from tidegate_protocol.messages import (
     StatusRequest,
     SubscribeReply,
 )
+
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe
 
 
 def update(version: int, base: int | None, *add: str, remove: tuple[str, ...] = (), head: str = "n1") -> RoutesUpdate:

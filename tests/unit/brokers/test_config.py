@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -157,3 +160,13 @@ def test_a_configuration_does_not_change() -> None:
 
 def test_the_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == render_reference()
+
+
+@pytest.mark.parametrize("role", ["head", "edge"])
+def test_a_process_with_a_wrong_configuration_says_so_in_one_line(role: str) -> None:
+    command = [sys.executable, "-m", f"tidegate_brokers.{role}", "--name", "north", "--cluster", "coast"]
+    done = subprocess.run([*command, "--url", f"ftp://u:{SECRET}@h"], capture_output=True, text=True, check=False)
+    assert done.returncode == os.EX_CONFIG
+    assert done.stderr.startswith(f"tidegate {role}: option ")
+    assert done.stderr.count("\n") == 1
+    assert SECRET not in done.stderr

@@ -32,9 +32,7 @@ def resent(draw: st.DrawFn) -> tuple[int, list[int]]:
 def test_messages_sent_again_from_any_point_arrive_once_and_in_order(case: tuple[int, list[int]]) -> None:
     count, sent = case
     deduplicator = Deduplicator(10)
-    seen = [
-        n for n, name in zip(sent, ids(sent), strict=True) if deduplicator.judge(name, 0.0) is Verdict.NEW
-    ]
+    seen = [n for n, name in zip(sent, ids(sent), strict=True) if deduplicator.judge(name, 0.0) is Verdict.NEW]
     deduplicator.validate()
     assert seen == list(range(count))
     assert deduplicator.duplicates == len(sent) - count

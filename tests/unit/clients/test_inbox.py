@@ -77,9 +77,7 @@ def test_foreign_messages_are_delivered_and_counted() -> None:
     inbox = Inbox(1.0, False, 8, 10)
     assert inbox.receive(inbox.attach(), 1, "t", b"x", "theirs", None, False, 0.0)
     message = inbox.hand_over(inbox.buffer.popleft(), 5.0)
-    assert (message.id, message.publisher, message.sequence, message.published_at, message.age_s) == (
-        None,
-    ) * 5
+    assert (message.id, message.publisher, message.sequence, message.published_at, message.age_s) == (None,) * 5
     assert not message.late
     assert inbox.statistics(0.0).foreign == 1
 

@@ -64,8 +64,6 @@ def test_frames_hold_the_whole_body_in_pieces_that_fit(body: bytes) -> None:
 
 
 def test_what_a_foreign_client_puts_into_headers_does_no_harm() -> None:
-    published_us, attributes = split_headers(
-        {"tidegate-published-us": "soon", "x-death": [1], "a": None, "b": 2}
-    )
+    published_us, attributes = split_headers({"tidegate-published-us": "soon", "x-death": [1], "a": None, "b": 2})
     assert published_us is None
     assert attributes == {"b": 2}

@@ -54,9 +54,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         neighbours=(m.NeighbourStatus(head="head-2", alive=True, needs=4, offered=2),),
         publishers=1,
     ),
-    m.Refusal(
-        reason=m.RefusalReason.NO_EDGE, message="no edge is alive", field="subscriber", retry_after_s=1.0
-    ),
+    m.Refusal(reason=m.RefusalReason.NO_EDGE, message="no edge is alive", field="subscriber", retry_after_s=1.0),
     m.EdgeHello(
         edge="edge-1",
         cluster="north",
@@ -74,12 +72,8 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.OutputRemove(subscriber="siren-7", number=2),
     m.OutputRemoved(edge="edge-1", subscriber="siren-7", number=2),
     m.RegistryRequest(after="out.siren-6.0"),
-    m.RegistryPage(
-        edge="edge-1", digest="0123456789abcdef", subscriptions=(SUBSCRIPTION,), after="out.siren-7.2"
-    ),
-    m.RoutesUpdate(
-        head="head-1", version=8, base=7, add=("alert.#",), remove=("alert.*.north.#",), wait_s=2.5
-    ),
+    m.RegistryPage(edge="edge-1", digest="0123456789abcdef", subscriptions=(SUBSCRIPTION,), after="out.siren-7.2"),
+    m.RoutesUpdate(head="head-1", version=8, base=7, add=("alert.#",), remove=("alert.*.north.#",), wait_s=2.5),
     m.RoutesAccepted(head="head-2", version=8, awaiting=("head-3",)),
     m.RoutesUnknownBase(head="head-2", have=6),
     m.PieLocal(broker="edge-1", cluster="north", state=m.LoadState.HIGH, metrics=METRICS, period_s=1.0),
