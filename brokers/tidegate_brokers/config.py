@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
 from tidegate_protocol.ids import check_name
 
 from .urls import DEFAULT_PORTS, ServerUrl

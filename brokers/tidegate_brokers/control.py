@@ -21,6 +21,7 @@ from typing import Final
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from aiormq.exceptions import AMQPError, ChannelLockedResource
 from pamqp.commands import Basic
+
 from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import (

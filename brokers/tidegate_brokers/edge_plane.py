@@ -16,6 +16,7 @@ from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 from pamqp.common import FieldValue
 from pydantic import ValidationError
+
 from tidegate_agents.machine import (
     Action,
     DeclareOutput,

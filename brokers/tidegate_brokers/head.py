@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 from aiormq.abc import AbstractChannel
+
 from tidegate_agents.config import HeadConfig as AgentConfig
 from tidegate_agents.config import NeighbourConfig
 from tidegate_agents.head import HeadAgent

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from aiormq.abc import AbstractChannel
+
 from tidegate_agents.machine import (
     Action,
     ChangeRoutes,

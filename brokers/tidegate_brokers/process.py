@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
 from tidegate_agents.machine import StopRequested
 
 from .amqp import ConnectionKeeper

@@ -28,6 +28,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
+
 from tidegate_protocol.ids import check_name
 
 from .errors import TopologyError
@@ -52,7 +53,7 @@ class _Table(BaseModel):
 class BrokerSpec(_Table):
     """One broker. Between two brokers the `link_delay_s` of both add up, and the `delay_s` of a link between heads."""
 
-    name: Name = Field("", validate_default=False)
+    name: Name = ""
     uplink_bytes_per_s: PerSecond | None = None
     downlink_bytes_per_s: PerSecond | None = None
     matching_per_s: PerSecond | None = None

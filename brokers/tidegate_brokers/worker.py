@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from aiormq.abc import AbstractChannel, AbstractConnection
 from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelClosed
+
 from tidegate_agents.machine import Action, ActionFailed, Event, Started
 
 from .amqp import BACKOFF_FIRST_S, BACKOFF_MAX_S, ConnectionKeeper, lost_by_connection

@@ -1,4 +1,4 @@
-"""Command lines of the broker processes, made from their configuration models, so that each option is described once."""
+"""Command lines of the broker processes, made from their configuration models: each option is described once."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def broker_command(
     parameters: list[click.Parameter] = [file]
     parameters += [_option(option, info) for option, info in model.model_fields.items()]
     help_text = (
-        f"{summary}\n\nAn option is taken from its flag, else from the variable {ENVIRONMENT_PREFIX}<OPTION>, else from "
-        "the file, else from its default. docs/configuration.md lists all of them. SIGTERM ends the process cleanly."
+        f"{summary}\n\nAn option is taken from its flag, else from the variable {ENVIRONMENT_PREFIX}<OPTION>, else "
+        "from the file, else from its default. docs/configuration.md lists all of them. "
+        "SIGTERM ends the process cleanly."
     )
     return click.Command(name, params=parameters, callback=callback, help=help_text)
 
@@ -52,7 +53,7 @@ def _option(option: str, info: FieldInfo) -> click.Option:
     return click.Option([flag_name(option), option], metavar=_metavar(option, info), help=_help(info), type=_type(info))
 
 
-def _type(info: FieldInfo) -> click.ParamType:
+def _type(info: FieldInfo) -> click.ParamType[object]:
     return _JsonList() if get_origin(info.annotation) is tuple else click.STRING
 
 
@@ -75,7 +76,7 @@ def _help(info: FieldInfo) -> str:
     return text if info.default in (None, ()) else f"{text}  [default: {info.default}]"
 
 
-class _JsonList(click.ParamType):
+class _JsonList(click.ParamType[object]):
     name = "json"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:

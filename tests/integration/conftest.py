@@ -1,7 +1,7 @@
 """Real clusters to test on: on the RabbitMQ of this machine, and on a newer one in a container.
 
-Every test that asks for `backend` (or for a cluster made with it) runs once per backend. Without Docker the second run is
-skipped, and says so; in CI that counts as a failure.
+Every test that asks for `backend` (or for a cluster made with it) runs once per backend. Without Docker the second run
+is skipped, and says so; in CI that counts as a failure.
 """
 
 from __future__ import annotations

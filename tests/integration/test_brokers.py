@@ -11,6 +11,10 @@ import aio_pika
 import pytest
 import pytest_asyncio
 from aiormq.abc import AbstractChannel
+
+from tests.support.brokers import Brokers, Process, RawClient, bodies
+from tests.support.containers import ContainerNode, docker_problem
+from tests.support.waiting import eventually
 from tidegate_agents.machine import ChangeRoutes, DropLink, EnsureLink, LinkKind
 from tidegate_brokers.amqp import open_connection
 from tidegate_brokers.embedded.nodes import (
@@ -36,10 +40,6 @@ from tidegate_protocol.messages import (
     encode,
 )
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, ingress_exchange
-
-from tests.support.brokers import Brokers, Process, RawClient, bodies
-from tests.support.containers import ContainerNode, docker_problem
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

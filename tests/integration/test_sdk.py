@@ -20,6 +20,8 @@ import pytest
 import pytest_asyncio
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
 from pamqp.common import FieldValue
+
+from tests.support.waiting import eventually
 from tidegate import (
     AccessRefused,
     AsyncPublisher,
@@ -53,8 +55,6 @@ from tidegate_protocol.messages import (
     encode,
 )
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, output_queue
-
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.support.agents_network import Call, Faults, Network, maximal
 from tidegate_agents.covering import CoveringSet
 from tidegate_agents.registry import Registry, RegistryDigest, registry_digest
 from tidegate_agents.routes import RouteTable
 from tidegate_protocol.messages import SubscribeReply, Subscription
-
-from tests.support.agents_network import Call, Faults, Network, maximal
 
 WORDS = st.sampled_from(["a", "b", "*", "#"])
 PATTERNS = st.lists(WORDS, min_size=1, max_size=3).map(".".join)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+
 from tidegate_protocol import messages as m
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.ids import MessageId, publisher_id

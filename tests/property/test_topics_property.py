@@ -20,6 +20,7 @@ from functools import cache
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from tidegate_protocol.errors import InvalidTopic
 from tidegate_protocol.topics import (
     TOPIC_BYTES_MAX,

@@ -18,11 +18,11 @@ from typing import Any
 import aio_pika
 import httpx
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
+
+from tests.support.waiting import eventually
 from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
 from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE
-
-from tests.support.waiting import eventually
 
 ANSWER_TIMEOUT_S = 20.0
 PERIOD_S = 0.3

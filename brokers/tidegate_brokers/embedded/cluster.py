@@ -1,140 +1,153 @@
-"""A whole cluster on this machine, as an async context manager: what the CLI, the tests and the experiments start.
+"""A whole cluster on this machine, as an async context manager: for the CLI, for tests and for experiments.
 
-    async with EmbeddedCluster(Topology.simple(edges=2), compact=True) as cluster:
-        url = cluster.url("alpha")
+    async with EmbeddedCluster(Topology.simple(clusters=1, edges=4), compact=True) as cluster:
+        publisher = AsyncPublisher(cluster.url("alpha"), …)
 
-Inside, every broker is ready: RabbitMQ, its process, its links. Afterwards nothing is left, whatever happened. Nodes boot
-all at once; conditioners and broker processes follow when the nodes answer.
+Entering starts all RabbitMQ nodes at once (or one node for all brokers, `compact`), the link conditioners the topology
+needs, and a head or edge process per broker, and returns when every process says it is ready. Leaving ends all of it;
+the guardian sees to that even if this process is killed. When starting fails, the logs stay, and the error names
+their directory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Literal, Self
 
 import httpx
 
 from ..errors import ChildDied, EmbeddedError, StartTimedOut
-from ..topology import Kind, Topology
-from .conditioner import ConditionerConfig
+from ..settings import ENVIRONMENT_PREFIX
+from ..topology import Topology
 from .conditioner_client import ConditionerClient
 from .guard import Guard, GuardedProcess
-from .installation import find_installation
-from .nodes import ChildNode, NodePorts, RabbitNode, create_vhost, management_url, new_password
-from .plan import BrokerPlan, LaunchPlan, address
-from .ports import LOOPBACK, Ports
+from .installation import Installation, find_installation
+from .nodes import ChildNode, NodePorts, RabbitNode, create_vhost, new_password, together
+from .plan import SHUTDOWN_TIMEOUT_S, BrokerInfo, Member, Plan, all_brokers, needs_conditioner
+from .ports import Ports
 
 READY_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.1
 ANSWER_TIMEOUT_S: Final = 5.0
-TERMINATE_GRACE_S: Final = 15.0
-"""A broker process finishes within 10 s of SIGTERM (its `shutdown_timeout_s`), or is killed."""
+GRACE_S: Final = SHUTDOWN_TIMEOUT_S + 1.0
+COMPACT_NODE: Final = "shared"
 
 Progress = Callable[[str, int, int], None]
+"""Called with the step, how much of it is done, and how much there is."""
 NodeFactory = Callable[[str, NodePorts, str], RabbitNode]
-"""Makes a node from its name, its ports and a password, where it is not to be a child process."""
+"""Makes a node from its name, its reserved ports and its password. Whoever gives one removes what it made."""
+
+__all__ = ["BrokerInfo", "BrokerProcess", "EmbeddedCluster", "NodeFactory", "Progress"]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerInfo:
-    """Where a broker of the running cluster is. Addresses hold credentials and bypass any conditioner."""
+class BrokerProcess:
+    """The head or edge process of one broker; can be ended and started again."""
 
-    name: str
-    cluster: str
-    kind: Kind
-    vhost: str
-    url: str
-    management_url: str
-    http_url: str
-
-
-class ProcessHandle:
-    """The Tidegate process of one broker: it can be killed, ended and started again."""
-
-    def __init__(self, guard: Guard, broker: BrokerInfo, argv: Sequence[str], log: Path) -> None:
+    def __init__(self, guard: Guard, member: Member, config: Path) -> None:
         self._guard = guard
-        self._broker = broker
-        self._argv = argv
-        self._log = log
+        self._member = member
+        self._config = config
         self._process: GuardedProcess | None = None
+        self.log = guard.directory / "logs" / f"{member.name}.log"
 
     @property
     def pid(self) -> int | None:
-        """None while it does not run."""
+        """Its process id while it runs."""
         return self._process.pid if self._process is not None and self._process.is_running else None
 
     async def start(self) -> None:
-        """Start it and wait until it is ready."""
-        assert self.pid is None, f"the process of {self._broker.name} runs already"
-        name = f"{self._broker.kind} {self._broker.name}"
-        self._process = await self._guard.spawn(name, self._argv, log=self._log, grace_s=TERMINATE_GRACE_S)
-        await self._until_ready(self._process)
+        """Start and wait until it is ready."""
+        assert self.pid is None, f"the process of {self._member.name} runs already"
+        # Variables of the caller's shell would take precedence over the file.
+        env = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
+        argv = [sys.executable, "-m", f"tidegate_brokers.{self._member.kind}", "--config", str(self._config)]
+        name = f"{self._member.kind} process {self._member.name}"
+        self._process = await self._guard.spawn(name, argv, log=self.log, env=env, grace_s=GRACE_S)
+        await _until_ready(self._process, self._is_ready)
+
+    async def terminate(self) -> int:
+        """SIGTERM: it drains and ends; its exit code."""
+        return await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
         """SIGKILL."""
-        if self._process is not None and await self._process.signal(signal.SIGKILL):
-            await self._process.wait()
+        await self._end(signal.SIGKILL)
 
-    async def terminate(self) -> int:
-        """SIGTERM; returns its exit code."""
+    async def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
-        await self._process.end(signal.SIGTERM, TERMINATE_GRACE_S)
+        await self._process.send_signal(number)
         return await self._process.wait()
 
-    async def _until_ready(self, process: GuardedProcess) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + READY_TIMEOUT_S
-        async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S) as http:
-            while loop.time() < end:
-                if not process.is_running:
-                    raise ChildDied(process.name, await process.wait(), process.tail())
-                try:
-                    if (await http.get(f"{self._broker.http_url}/readyz")).status_code == httpx.codes.OK:
-                        return
-                except httpx.TransportError:
-                    pass  # not listening yet
-                await asyncio.sleep(POLL_S)
-        raise StartTimedOut(process.name, READY_TIMEOUT_S, process.tail())
+    async def _is_ready(self) -> str | None:
+        """None when ready, otherwise what it says."""
+        url = f"http://127.0.0.1:{self._member.http_port}/readyz"
+        try:
+            async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
+                answer = await client.get(url)
+        except httpx.TransportError as error:
+            return f"/readyz does not answer ({error!r})"
+        return None if answer.status_code == httpx.codes.OK else f"/readyz: {answer.text:.400}"
 
 
 class EmbeddedCluster:
-    """Boots a topology on entering; ends it on leaving."""
+    """Real RabbitMQ nodes, link conditioners and broker processes for one topology."""
 
     def __init__(
         self,
         topology: Topology,
         *,
         compact: bool = False,
-        conditioned: bool | None = None,
-        processes: bool = True,
         node_factory: NodeFactory | None = None,
+        conditioned: Collection[str] | Literal["all"] | None = None,
         progress: Progress | None = None,
+        keep_logs_on_failure: bool = True,
+        processes: bool = True,
+        period_s: float = 1.0,
+        installation: Installation | None = None,
     ) -> None:
-        """`conditioned`: None puts conditioners where the topology calls for them. `processes`: False boots RabbitMQ only."""
+        """`conditioned`: brokers that get a conditioner even if the topology does not need one ("all": every one).
+        `processes=False` leaves out the head and edge processes. `period_s`: how often they send signs of life."""
         self._topology = topology
         self._compact = compact
-        self._conditioned = conditioned
-        self._with_processes = processes
         self._node_factory = node_factory
         self._progress = progress or (lambda step, done, total: None)
-        self._password = new_password()
-        self._nodes: dict[str, RabbitNode] = {}
-        self._processes: dict[str, ProcessHandle] = {}
-        self._conditioners: dict[str, ConditionerClient] = {}
+        self._keep_logs = keep_logs_on_failure
+        self._with_processes = processes
+        self._period_s = period_s
+        self._installation = installation
+        every = {spec.name for _, _, spec in all_brokers(topology)}
+        wanted = every if conditioned == "all" else set(conditioned or ())
+        assert wanted <= every, f"no such brokers: {sorted(wanted - every)}"
+        self._conditioned = wanted | needs_conditioner(topology, compact=compact)
         self._stack = AsyncExitStack()
+        self._plan: Plan
+        self._nodes: dict[str, RabbitNode] = {}
+        self._conditioners: dict[str, ConditionerClient] = {}
+        self._processes: dict[str, BrokerProcess] = {}
         self.brokers: dict[str, BrokerInfo] = {}
+        """All brokers by name, heads before their edges."""
+        self.clusters: tuple[str, ...] = tuple(cluster.name for cluster in topology.cluster)
+        self.directory = Path()
+        """Private directory of the launch; `logs` in it has everything that was said."""
 
     async def __aenter__(self) -> Self:
         try:
-            await self._boot()
+            guard = await self._open()
         except BaseException:
+            await self._stack.aclose()
+            raise
+        try:
+            await self._start(guard)
+        except BaseException as error:
+            if isinstance(error, Exception) and self._keep_logs:
+                await _keep_logs(guard, error)
             await self._stack.aclose()
             raise
         return self
@@ -144,180 +157,128 @@ class EmbeddedCluster:
     ) -> None:
         await self._stack.aclose()
 
-    # The running cluster
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        """The names of the clusters, in the order of the topology."""
-        return tuple(cluster.name for cluster in self._topology.cluster)
-
-    @property
-    def directory(self) -> Path:
-        """The private directory of this launch; logs are in `logs`."""
-        return self._guard.directory
-
     def url(self, cluster: str) -> str:
-        """The address of a cluster's head for clients, with credentials."""
-        head = self._plan.head_of(cluster)
-        return address(self._nodes[head.node], self._plan.port(head.name, "client"), head.name)
+        """Where clients of a cluster connect: its head, with credentials."""
+        return self._plan.client_url(self._plan.head(cluster))
 
     def node(self, broker: str) -> RabbitNode:
-        """The RabbitMQ of a broker."""
-        return self._nodes[self._plan.brokers[broker].node]
+        """The RabbitMQ of a broker; in a compact cluster the same for all."""
+        return self._nodes[broker]
 
-    def process(self, broker: str) -> ProcessHandle:
-        """The Tidegate process of a broker."""
+    def process(self, broker: str) -> BrokerProcess:
+        """The head or edge process of a broker."""
         return self._processes[broker]
 
+    def conditioner(self, broker: str) -> ConditionerClient:
+        """The link conditioner of a broker that has one."""
+        return self._conditioners[broker]
+
     @property
-    def conditioners(self) -> Mapping[str, ConditionerClient]:
-        """The link conditioners by broker; empty where links are not shaped."""
-        return self._conditioners
+    def logs(self) -> Path:
+        """Where everything logs while the cluster runs."""
+        return self.directory / "logs"
 
-    # Booting
-
-    async def _boot(self) -> None:
+    async def _open(self) -> Guard:
+        """Reserve ports and choose nodes. What is wrong with the request shows here, before anything boots."""
         ports = Ports()
         self._stack.callback(ports.close)
-        self._plan = LaunchPlan.make(self._topology, ports, compact=self._compact, conditioned=self._conditioned)
-        self._guard = await self._stack.enter_async_context(Guard())
-        (self.directory / "logs").mkdir(exist_ok=True)
-        try:
-            await self._boot_nodes()
-            await self._boot_conditioners()
-            if self._with_processes:
-                await self._boot_processes()
-        except* EmbeddedError as group:
-            error = group.exceptions[0]
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            assert isinstance(error, EmbeddedError)
-            error.logs = str(await self._guard.keep("logs"))
-            raise error from None
+        installation = self._installation
+        if self._node_factory is None and installation is None:
+            installation = find_installation()
+        guard = await self._stack.enter_async_context(Guard())
+        self.directory = guard.directory
+        self.logs.mkdir(mode=0o700)
+        password = new_password()
 
-    async def _boot_nodes(self) -> None:
-        factory = self._node_factory or self._child_factory()
-        self._nodes = {name: factory(name, ports, self._password) for name, ports in self._plan.nodes.items()}
-        await self._all("RabbitMQ nodes", [node.start for node in self._nodes.values()])
-        for plan in self._plan.brokers.values():
-            node = self._nodes[plan.node]
-            self.brokers[plan.name] = BrokerInfo(
-                name=plan.name,
-                cluster=plan.cluster,
-                kind=plan.kind,
-                vhost=plan.name,
-                url=address(node, node.amqp_port, plan.name),
-                management_url=management_url(node),
-                http_url=f"http://{LOOPBACK}:{plan.http_port}",
-            )
-        for plan in self._plan.brokers.values():
-            await create_vhost(self._nodes[plan.node], plan.name)
+        def make(name: str, amqp: int | None) -> RabbitNode:
+            reserved = NodePorts.reserve(ports, amqp)
+            if self._node_factory is not None:
+                return self._node_factory(name, reserved, password)
+            assert installation is not None
+            return ChildNode(guard, installation, name, reserved, password)
 
-    def _child_factory(self) -> NodeFactory:
-        installation = find_installation()
-        return lambda name, ports, password: ChildNode(self._guard, installation, name, ports, password)
+        shared = make(COMPACT_NODE, None) if self._compact else None
+        for _, _, spec in all_brokers(self._topology):
+            fixed = None
+            if shared is None and spec.port is not None and spec.name not in self._conditioned:
+                fixed = ports.fixed(spec.port, spec.name)
+            self._nodes[spec.name] = shared or make(spec.name, fixed)
+        self._plan = Plan(self._topology, self._nodes, self._conditioned, ports)
+        self.brokers = {name: self._plan.info(member) for name, member in self._plan.members.items()}
+        return guard
 
-    async def _boot_conditioners(self) -> None:
-        if self._plan.conditioned:
-            await self._all("link conditioners", [lambda b=b: self._condition(b) for b in self._plan.brokers.values()])
+    async def _start(self, guard: Guard) -> None:
+        members = list(self._plan.members.values())
+        nodes = list({id(node): node for node in self._nodes.values()}.values())
+        await self._step("RabbitMQ nodes", [node.start() for node in nodes])
+        await self._step("virtual hosts", [create_vhost(member.node, member.name) for member in members])
+        shaped = [member for member in members if member.is_conditioned]
+        await self._step("link conditioners", [self._condition(guard, m, i) for i, m in enumerate(shaped)])
+        if self._with_processes:
+            # A head first serves its edges and neighbours when they are there, so all start at once.
+            await self._step("broker processes", [self._run(guard, member) for member in members])
 
-    async def _condition(self, plan: BrokerPlan) -> None:
-        control = self.directory / f"{plan.name}.sock"
-        config = ConditionerConfig(
-            broker=plan.name,
-            host=LOOPBACK,
-            control=str(control),
-            uplink_bytes_per_s=plan.spec.uplink_bytes_per_s,
-            downlink_bytes_per_s=plan.spec.downlink_bytes_per_s,
-            listeners=self._plan.listeners(plan.name),
-        )
-        file = self.directory / f"conditioner-{plan.name}.json"
-        file.write_text(config.to_json())
-        argv = [sys.executable, "-m", "tidegate_brokers.embedded.conditioner", str(file)]
-        log = self.directory / "logs" / f"conditioner-{plan.name}.log"
-        process = await self._guard.spawn(f"link conditioner {plan.name}", argv, log=log)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + READY_TIMEOUT_S
-        while not control.exists():
-            if not process.is_running:
-                raise ChildDied(process.name, await process.wait(), process.tail())
-            if loop.time() > end:
-                raise StartTimedOut(process.name, READY_TIMEOUT_S, process.tail())
-            await asyncio.sleep(POLL_S)
-        self._conditioners[plan.name] = ConditionerClient(plan.name, control)
-
-    async def _boot_processes(self) -> None:
-        for plan in self._plan.brokers.values():
-            file = self.directory / f"{plan.kind}-{plan.name}.toml"
-            file.touch(mode=0o600)
-            file.write_text(_toml(self._config(plan)))
-            argv = [sys.executable, "-m", f"tidegate_brokers.{plan.kind}", "--config", str(file)]
-            log = self.directory / "logs" / f"{plan.kind}-{plan.name}.log"
-            self._processes[plan.name] = ProcessHandle(self._guard, self.brokers[plan.name], argv, log)
-        await self._all("broker processes", [process.start for process in self._processes.values()])
-
-    def _config(self, plan: BrokerPlan) -> dict[str, Any]:
-        """The options of a broker process; None means that an option is left out."""
-        broker = self.brokers[plan.name]
-        common = {
-            "name": plan.name,
-            "cluster": plan.cluster,
-            "url": broker.url,
-            "management_url": broker.management_url,
-            "http_port": plan.http_port,
-        }
-        node = self._nodes[plan.node]
-        launch = self._plan
-        head = launch.head_of(plan.cluster)
-        if plan.kind == "edge":
-            return common | {
-                "head_url": address(self._nodes[head.node], launch.port(head.name, "link"), head.name),
-                "client_url": address(node, launch.port(plan.name, "client"), plan.name, credentials=False),
-                "link_url": address(node, launch.link_port(head.name, plan.name), plan.name),
-                "uplink_bytes_per_s": plan.spec.uplink_bytes_per_s,
-                "downlink_bytes_per_s": plan.spec.downlink_bytes_per_s,
-                "matching_per_s": plan.spec.matching_per_s,
-            }
-        neighbours = [launch.head_of(name) for name, _ in self._topology.neighbours(plan.cluster)]
-        return common | {
-            "neighbours": [
-                {
-                    "name": other.name,
-                    "url": address(self._nodes[other.node], launch.port(other.name, "link"), other.name),
-                    "link_url": address(self._nodes[other.node], launch.link_port(plan.name, other.name), other.name),
-                }
-                for other in neighbours
-            ]
-        }
-
-    async def _all(self, step: str, starts: Sequence[Callable[[], Any]]) -> None:
-        """Run them at once, telling how many are done."""
+    async def _step(self, name: str, work: Sequence[Coroutine[object, object, object]]) -> None:
+        if not work:
+            return
         done = 0
-        self._progress(step, done, len(starts))
+        self._progress(name, done, len(work))
 
-        async def one(start: Callable[[], Any]) -> None:
+        async def count(one: Coroutine[object, object, object]) -> None:
             nonlocal done
-            await start()
+            await one
             done += 1
-            self._progress(step, done, len(starts))
+            self._progress(name, done, len(work))
 
-        async with asyncio.TaskGroup() as group:
-            for start in starts:
-                group.create_task(one(start))
+        await together([count(one) for one in work])
+
+    async def _condition(self, guard: Guard, member: Member, index: int) -> None:
+        control = guard.directory / f"conditioner-{index}.sock"  # short: the kernel allows about 100 characters
+        file = guard.directory / f"conditioner-{index}.json"
+        file.write_text(self._plan.conditioner(member, control).to_json())
+        client = ConditionerClient(member.name, control)
+        process = await guard.spawn(
+            f"link conditioner of {member.name}",
+            [sys.executable, "-m", "tidegate_brokers.embedded.conditioner", str(file)],
+            log=self.logs / f"{member.name}.conditioner.log",
+        )
+
+        async def is_ready() -> str | None:
+            try:
+                await client.stats()
+            except EmbeddedError as error:
+                return str(error)
+            return None
+
+        await _until_ready(process, is_ready)
+        self._conditioners[member.name] = client
+
+    async def _run(self, guard: Guard, member: Member) -> None:
+        file = guard.directory / f"{member.name}.toml"
+        file.touch(mode=0o600)
+        file.write_text(self._plan.process_config(member, self._period_s))
+        process = self._processes[member.name] = BrokerProcess(guard, member, file)
+        await process.start()
 
 
-def _toml(options: Mapping[str, Any]) -> str:
-    """Flat options first, then lists of tables, which is all that a broker's configuration has."""
-    lines = []
-    tables = []
-    for key, value in options.items():
-        if isinstance(value, list):
-            for table in value:
-                tables += [f"[[{key}]]", *(f"{name} = {_value(item)}" for name, item in table.items())]
-        elif value is not None:
-            lines.append(f"{key} = {_value(value)}")
-    return "\n".join(lines + tables) + "\n"
+async def _until_ready(process: GuardedProcess, is_ready: Callable[[], Coroutine[object, object, str | None]]) -> None:
+    """Wait until `is_ready` returns None; raise when the process ends first or time is up."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + READY_TIMEOUT_S
+    while (missing := await is_ready()) is not None:
+        if process.returncode is not None:
+            raise ChildDied(process.name, process.returncode, process.tail())
+        if loop.time() > end_s:
+            raise StartTimedOut(process.name, READY_TIMEOUT_S, f"{process.tail()}\n{missing}")
+        await asyncio.sleep(POLL_S)
 
 
-def _value(value: str | float) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+async def _keep_logs(guard: Guard, error: Exception) -> None:
+    try:
+        kept = await guard.keep("logs")
+    except EmbeddedError:  # the guardian itself is what failed, and has removed everything
+        return
+    if isinstance(error, EmbeddedError):
+        error.logs = str(kept)
+    else:
+        error.add_note(f"logs are kept in {kept}")

@@ -43,7 +43,7 @@ class GuardedProcess:
         """Whether it has not been reaped yet."""
         return self.returncode is None
 
-    async def signal(self, number: signal.Signals) -> bool:
+    async def send_signal(self, number: signal.Signals) -> bool:
         """Signal its process group; False if it has ended already."""
         answer = await self._guard.request({"do": "signal", "pid": self.pid, "signal": int(number)})
         return bool(answer["sent"])
@@ -56,11 +56,11 @@ class GuardedProcess:
 
     async def end(self, number: signal.Signals, grace_s: float) -> None:
         """Signal it, wait for its end, and kill it when the grace is over."""
-        await self.signal(number)
+        await self.send_signal(number)
         try:
             await asyncio.wait_for(self.wait(), grace_s)
         except TimeoutError:
-            await self.signal(signal.SIGKILL)
+            await self.send_signal(signal.SIGKILL)
             await self.wait()
 
     def tail(self) -> str:
@@ -156,7 +156,7 @@ class Guard:
         if self._lost:
             raise GuardianLost("has ended")
         number = next(self._numbers)
-        answered = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = answered
         try:
             self._writer.write(json.dumps({"id": number, **message}).encode() + b"\n")

@@ -13,11 +13,9 @@ import asyncio
 import os
 import secrets
 import signal
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
@@ -35,6 +33,7 @@ STOP_TIMEOUT_S: Final = 30.0
 """RabbitMQ 3.10 takes 6 s to stop even when it is idle."""
 POLL_S: Final = 0.1
 ANSWER_TIMEOUT_S: Final = 10.0
+VHOST_TIMEOUT_S: Final = 30.0
 USER: Final = "tidegate"
 UNUSED_EPMD_PORT: Final = 1
 """Nothing listens there: registering with an epmd of the system fails at once, and is not needed."""
@@ -136,7 +135,7 @@ class ChildNode:
     async def kill(self) -> None:
         """SIGKILL."""
         if self.pid is not None and self._process is not None:
-            await self._process.signal(signal.SIGKILL)
+            await self._process.send_signal(signal.SIGKILL)
             await self._process.wait()
 
     def _tail(self) -> str:
@@ -203,19 +202,18 @@ def management_url(node: RabbitNode) -> str:
     return f"http://{node.user}:{node.password}@{node.host}:{node.management_port}"
 
 
-async def wait_until_ready(node: RabbitNode, process: GuardedProcess, words: object = None) -> None:
+async def wait_until_ready(node: RabbitNode, process: GuardedProcess, words: Callable[[], str]) -> None:
     """Wait until `node` answers over AMQP and the management API; raise when its process ends or time is up."""
     ready = asyncio.ensure_future(answers(node))
     ended = asyncio.ensure_future(process.wait())
     try:
         await asyncio.wait({ready, ended}, timeout=BOOT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-        said = words() if callable(words) else process.tail()
         if ready.done():
             await ready
         elif ended.done():
-            raise ChildDied(process.name, await ended, said)
+            raise ChildDied(process.name, await ended, words())
         else:
-            raise StartTimedOut(process.name, BOOT_TIMEOUT_S, said)
+            raise StartTimedOut(process.name, BOOT_TIMEOUT_S, words())
     finally:
         ready.cancel()
         ended.cancel()
@@ -223,16 +221,18 @@ async def wait_until_ready(node: RabbitNode, process: GuardedProcess, words: obj
 
 async def answers(node: RabbitNode) -> None:
     """Return once `node` has been talked to over AMQP and the management API; the caller bounds the time."""
-    while not await _port_open(node.host, node.amqp_port):
+    while True:
+        if await _port_open(node.host, node.amqp_port):
+            break
         await asyncio.sleep(POLL_S)
     while True:
         try:
             connection = await aio_pika.connect(amqp_url(node), timeout=ANSWER_TIMEOUT_S)
             await connection.close()
             break
-        except (OSError, TimeoutError, aio_pika.exceptions.AMQPError):
+        except (OSError, TimeoutError, aio_pika.exceptions.AMQPError):  # not listening yet, or not ready for us
             await asyncio.sleep(POLL_S)
-    async with httpx.AsyncClient(base_url=management_url(node), timeout=ANSWER_TIMEOUT_S) as client:
+    async with httpx.AsyncClient(base_url=management_url(node), timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
         while True:
             try:
                 if (await client.get("/api/overview")).status_code == httpx.codes.OK:
@@ -243,6 +243,7 @@ async def answers(node: RabbitNode) -> None:
 
 
 async def _port_open(host: str, port: int) -> bool:
+    """A cheap look before an AMQP client, which logs every refusal as an error, tries in earnest."""
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:
@@ -253,7 +254,7 @@ async def _port_open(host: str, port: int) -> bool:
 
 async def create_vhost(node: RabbitNode, vhost: str) -> None:
     """Create a virtual host, with all rights for the node's user."""
-    async with httpx.AsyncClient(base_url=management_url(node), timeout=ANSWER_TIMEOUT_S * 3) as client:
+    async with httpx.AsyncClient(base_url=management_url(node), timeout=VHOST_TIMEOUT_S, trust_env=False) as client:
         name = quote(vhost, safe="")
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
         for path, body in ((f"/api/vhosts/{name}", {}), (f"/api/permissions/{name}/{node.user}", everything)):
@@ -261,6 +262,16 @@ async def create_vhost(node: RabbitNode, vhost: str) -> None:
             if answer.is_error:
                 problem = f"RabbitMQ {node.name} did not create the virtual host {vhost}: {answer.text:.200}"
                 raise EmbeddedError(problem, "read its log")
+
+
+async def together(work: Sequence[Coroutine[object, object, object]]) -> None:
+    """Do all at once; the first failure ends the rest and is raised as itself, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 def new_password() -> str:
@@ -283,14 +294,10 @@ async def rabbit_nodes(
                 for name in names
             }
             try:
-                async with asyncio.TaskGroup() as starting:
-                    for node in nodes.values():
-                        starting.create_task(node.start())
-            except* EmbeddedError as group:
-                error = group.exceptions[0]
-                assert isinstance(error, EmbeddedError)
+                await together([node.start() for node in nodes.values()])
+            except EmbeddedError as error:
                 error.logs = str(await guard.keep("logs"))
-                raise error from None
+                raise
             yield nodes
     finally:
         ports.close()

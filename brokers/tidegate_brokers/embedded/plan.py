@@ -1,122 +1,221 @@
-"""Who listens where in an embedded cluster, worked out from a topology before anything is started.
+"""Who reaches whom, and how: turns a topology and reserved ports into addresses and configuration files.
 
-Pure but for the reservation of ports. Without conditioning every address is RabbitMQ's own. With it, clients, links
-and control messages of other brokers go through the conditioner of the broker they reach, and a head's links
-leave through its own conditioner, so that its uplink is shared by all of them.
+A broker with a bandwidth or a delay sits behind a conditioner. Clients then use its `client` door, other brokers its
+`link` door, and what it sends to another broker leaves through its own `to:<broker>` door first. Broker processes
+reach the RabbitMQ of their own broker directly. Between two brokers the delays of both ends add up. Nothing here
+starts or opens anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from ..topology import BrokerSpec, Kind, Topology
-from .conditioner import ListenerConfig
-from .nodes import NodePorts, RabbitNode
+from .conditioner import ConditionerConfig
+from .nodes import RabbitNode, amqp_url, management_url
 from .ports import LOOPBACK, Ports
+from .proxy import ListenerConfig
 
-COMPACT_NODE = "rabbit"
+STARTUP_TIMEOUT_S: Final = 60.0
+SHUTDOWN_TIMEOUT_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlan:
-    """One broker: its place, and the ports of its doors. `doors` is empty where it is not conditioned."""
+class BrokerInfo:
+    """What one may want to know of a running broker. URLs hold the credentials of the launch, except `client_url`."""
 
     name: str
     cluster: str
     kind: Kind
-    spec: BrokerSpec
-    node: str
-    http_port: int
-    doors: Mapping[str, int] = field(default_factory=dict)
+    vhost: str
+    url: str
+    """Its RabbitMQ, directly."""
+    client_url: str
+    """Its RabbitMQ as clients reach it, through the conditioner if it has one; without credentials."""
+    management_url: str
+    http_url: str
+    """Its process: /healthz, /readyz, /metrics. Nobody answers there if the cluster runs without processes."""
+    node: RabbitNode = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """All brokers, and the ports of the nodes that carry them."""
+class Member:
+    """One broker with its ports; `link_port` and `doors` only if it is conditioned."""
 
-    topology: Topology
-    conditioned: bool
-    nodes: Mapping[str, NodePorts]
-    brokers: Mapping[str, BrokerPlan]
+    spec: BrokerSpec
+    cluster: str
+    kind: Kind
+    node: RabbitNode
+    http_port: int
+    client_port: int
+    link_port: int | None
+    doors: dict[str, int]
+    """Port of the `to:<broker>` door by broker."""
 
-    @classmethod
-    def make(cls, topology: Topology, ports: Ports, *, compact: bool, conditioned: bool | None) -> LaunchPlan:
-        """Reserve what is needed; raise `ClientPortTaken` for a fixed port that is in use."""
-        if conditioned is None:
-            conditioned = _needs_conditioning(topology, compact)
-        nodes: dict[str, NodePorts] = {}
-        brokers: dict[str, BrokerPlan] = {}
-        if compact:
-            nodes[COMPACT_NODE] = NodePorts.reserve(ports)
-        for cluster in topology.cluster:
-            for kind, spec in cluster.brokers:
-                fixed = None if spec.port is None else ports.fixed(spec.port, spec.name)
-                if not compact:
-                    nodes[spec.name] = NodePorts.reserve(ports, None if conditioned else fixed)
-                brokers[spec.name] = BrokerPlan(
-                    name=spec.name,
-                    cluster=cluster.name,
-                    kind=kind,
-                    spec=spec,
-                    node=COMPACT_NODE if compact else spec.name,
-                    http_port=ports.free(),
-                    doors=_doors(topology, cluster.name, kind, fixed, ports) if conditioned else {},
-                )
-        return cls(topology, conditioned, nodes, brokers)
+    @property
+    def name(self) -> str:
+        """The broker's name; its virtual host has the same."""
+        return self.spec.name
 
-    def head_of(self, cluster: str) -> BrokerPlan:
-        """The head of a cluster."""
-        return next(b for b in self.brokers.values() if b.cluster == cluster and b.kind == "head")
+    @property
+    def is_conditioned(self) -> bool:
+        """Whether a conditioner stands before its RabbitMQ."""
+        return self.link_port is not None
 
-    def edges_of(self, cluster: str) -> list[BrokerPlan]:
-        """The edges of a cluster."""
-        return [b for b in self.brokers.values() if b.cluster == cluster and b.kind == "edge"]
-
-    def port(self, broker: str, door: str) -> int:
-        """Where to connect: the door of the conditioner, or RabbitMQ itself where there is none."""
-        plan = self.brokers[broker]
-        return plan.doors.get(door, self.nodes[plan.node].amqp)
-
-    def link_port(self, head: str, target: str) -> int:
-        """Where the shovel of the link from `head` to `target` connects."""
-        return self.brokers[head].doors.get(f"to:{target}", self.port(target, "link"))
-
-    def listeners(self, broker: str) -> tuple[ListenerConfig, ...]:
-        """What the conditioner of a broker listens on."""
-        plan = self.brokers[broker]
-        rabbit = self.nodes[plan.node].amqp
-        between_heads = {self.head_of(name).name: delay_s for name, delay_s in self.topology.neighbours(plan.cluster)}
-        found = []
-        for door, port in plan.doors.items():
-            target = door.removeprefix("to:")
-            outgoing = target != door
-            delay_s = plan.spec.client_delay_s if door == "client" else plan.spec.link_delay_s
-            delay_s += between_heads.get(target, 0.0) if outgoing else 0.0
-            target_port = self.port(target, "link") if outgoing else rabbit
-            found.append(ListenerConfig(door, port, LOOPBACK, target_port, delay_s, outgoing))
-        return tuple(found)
+    @property
+    def entrance(self) -> tuple[str, int]:
+        """Where other brokers come in."""
+        return (self.node.host, self.node.amqp_port) if self.link_port is None else (LOOPBACK, self.link_port)
 
 
-def address(node: RabbitNode, port: int, vhost: str, *, credentials: bool = True) -> str:
-    """An AMQP address on this machine."""
-    user = f"{node.user}:{node.password}@" if credentials else ""
-    return f"amqp://{user}{node.host}:{port}/{quote(vhost, safe='')}"
+class Plan:
+    """All members of a cluster and the addresses between them."""
+
+    def __init__(
+        self, topology: Topology, nodes: dict[str, RabbitNode], conditioned: Collection[str], ports: Ports
+    ) -> None:
+        self._topology = topology
+        self.members: dict[str, Member] = {}
+        for cluster, kind, spec in all_brokers(topology):
+            node = nodes[spec.name]
+            is_conditioned = spec.name in conditioned
+            client_port = node.amqp_port
+            if is_conditioned:
+                client_port = ports.free() if spec.port is None else ports.fixed(spec.port, spec.name)
+            self.members[spec.name] = Member(
+                spec=spec,
+                cluster=cluster,
+                kind=kind,
+                node=node,
+                http_port=ports.free(),
+                client_port=client_port,
+                link_port=ports.free() if is_conditioned else None,
+                doors={other: ports.free() for other, _ in peers(topology, cluster, spec.name)}
+                if is_conditioned
+                else {},
+            )
+
+    def info(self, member: Member) -> BrokerInfo:
+        """The public view of a member."""
+        host = LOOPBACK if member.is_conditioned else member.node.host
+        return BrokerInfo(
+            name=member.name,
+            cluster=member.cluster,
+            kind=member.kind,
+            vhost=member.name,
+            url=amqp_url(member.node, member.name),
+            client_url=f"amqp://{host}:{member.client_port}/{quote(member.name, safe='')}",
+            management_url=management_url(member.node),
+            http_url=f"http://{LOOPBACK}:{member.http_port}",
+            node=member.node,
+        )
+
+    def client_url(self, member: Member) -> str:
+        """As `BrokerInfo.client_url`, with credentials."""
+        host = LOOPBACK if member.is_conditioned else member.node.host
+        return _url(member, host, member.client_port)
+
+    def conditioner(self, member: Member, control: Path) -> ConditionerConfig:
+        """What the conditioner of a member is told."""
+        assert member.link_port is not None
+        spec, node = member.spec, member.node
+        doors = [
+            ListenerConfig("client", member.client_port, node.host, node.amqp_port, spec.client_delay_s),
+            ListenerConfig("link", member.link_port, node.host, node.amqp_port, spec.link_delay_s),
+        ]
+        for other, delay_s in peers(self._topology, member.cluster, member.name):
+            host, port = self.members[other].entrance
+            door = member.doors[other]
+            doors.append(ListenerConfig(f"to:{other}", door, host, port, spec.link_delay_s + delay_s, outgoing=True))
+        return ConditionerConfig(
+            broker=member.name,
+            host=LOOPBACK,
+            control=str(control),
+            uplink_bytes_per_s=spec.uplink_bytes_per_s,
+            downlink_bytes_per_s=spec.downlink_bytes_per_s,
+            listeners=tuple(doors),
+        )
+
+    def process_config(self, member: Member, period_s: float) -> str:
+        """The TOML file of a member's head or edge process."""
+        info = self.info(member)
+        values: dict[str, object] = {
+            "name": member.name,
+            "cluster": member.cluster,
+            "url": info.url,
+            "management_url": info.management_url,
+            "http_port": member.http_port,
+            "period_s": period_s,
+            "startup_timeout_s": STARTUP_TIMEOUT_S,
+            "shutdown_timeout_s": SHUTDOWN_TIMEOUT_S,
+        }
+        tables = ""
+        if member.kind == "head":
+            for neighbour in self._neighbour_heads(member):
+                url = json.dumps(self._reach(member, neighbour))
+                tables += f"\n[[neighbours]]\nname = {json.dumps(neighbour.name)}\nurl = {url}\nlink_url = {url}\n"
+        else:
+            head = self._head_of(member.cluster)
+            values |= {
+                "head_url": self._reach(member, head),
+                "client_url": info.client_url,
+                "link_url": self._reach(head, member),
+            }
+            capacities = ("uplink_bytes_per_s", "downlink_bytes_per_s", "matching_per_s")
+            values |= {key: value for key in capacities if (value := getattr(member.spec, key)) is not None}
+        # Names, addresses and finite numbers read the same in JSON and in TOML.
+        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + tables
+
+    def head(self, cluster: str) -> Member:
+        """The head of a cluster; KeyError if there is no such cluster."""
+        return self._head_of(cluster)
+
+    def _head_of(self, cluster: str) -> Member:
+        for member in self.members.values():
+            if member.cluster == cluster and member.kind == "head":
+                return member
+        raise KeyError(cluster)
+
+    def _neighbour_heads(self, member: Member) -> Iterator[Member]:
+        for cluster, _ in self._topology.neighbours(member.cluster):
+            yield self._head_of(cluster)
+
+    def _reach(self, source: Member, target: Member) -> str:
+        """The target's RabbitMQ as the source, its process and its RabbitMQ, reaches it."""
+        host, port = (LOOPBACK, source.doors[target.name]) if source.is_conditioned else target.entrance
+        return _url(target, host, port)
 
 
-def _needs_conditioning(topology: Topology, compact: bool) -> bool:
-    specs = [spec for cluster in topology.cluster for _, spec in cluster.brokers]
-    shaped = any(spec.is_shaped for spec in specs) or any(link.delay_s for link in topology.link)
-    # One node has one AMQP port: a broker with a port of its own needs a door of its own.
-    return shaped or (compact and any(spec.port is not None for spec in specs))
+def all_brokers(topology: Topology) -> Iterator[tuple[str, Kind, BrokerSpec]]:
+    """Every broker with its cluster and kind."""
+    for cluster in topology.cluster:
+        for kind, spec in cluster.brokers:
+            yield cluster.name, kind, spec
 
 
-def _doors(topology: Topology, cluster: str, kind: Kind, fixed: int | None, ports: Ports) -> dict[str, int]:
-    doors = {"client": ports.free() if fixed is None else fixed, "link": ports.free()}
-    if kind == "head":
-        own = next(c for c in topology.cluster if c.name == cluster)
-        heads = {c.name: c.head.name for c in topology.cluster}
-        targets = [edge.name for edge in own.edge] + [heads[name] for name, _ in topology.neighbours(cluster)]
-        doors |= {f"to:{target}": ports.free() for target in targets}
-    return doors
+def peers(topology: Topology, cluster: str, broker: str) -> list[tuple[str, float]]:
+    """The brokers that `broker` opens connections to, each with the delay of the link between the two heads, if any."""
+    by_name = {one.name: one for one in topology.cluster}
+    own = by_name[cluster]
+    if broker != own.head.name:
+        return [(own.head.name, 0.0)]
+    edges = [(edge.name, 0.0) for edge in own.edge]
+    return edges + [(by_name[other].head.name, delay_s) for other, delay_s in topology.neighbours(cluster)]
+
+
+def needs_conditioner(topology: Topology, *, compact: bool) -> set[str]:
+    """Brokers whose links are not plain loopback. A shared node has one port, so a fixed one needs a door as well."""
+    found = {spec.name for _, _, spec in all_brokers(topology) if spec.is_shaped or (compact and spec.port is not None)}
+    for cluster in topology.cluster:
+        if any(delay_s > 0 for _, delay_s in topology.neighbours(cluster.name)):
+            found.add(cluster.head.name)
+    return found
+
+
+def _url(member: Member, host: str, port: int) -> str:
+    return f"amqp://{member.node.user}:{member.node.password}@{host}:{port}/{quote(member.name, safe='')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,10 +25,15 @@ from .latency import Added, Route, measure_added
 
 WINDOW: Final = 200
 PREFETCH: Final = 1000
-_SDK_TOPIC: Final = "bench.sdk"
+_PUBLISH_TOPIC: Final = "bench.publish"
+_CONSUME_TOPIC: Final = "bench.consume"
+_CONSUMER: Final = "bench-consumer"
 _SINK: Final = "bench.sink"
 _DIRECT: Final = "bench.direct"
 _BODY: Final = b"." * paths.BODY_BYTES
+
+Round = Callable[[], Awaitable[float]]
+"""One round of one contender: messages per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ async def run_dataplane(size: Size, report: Report) -> dict[str, Any]:
         head = next(broker for broker in brokers if broker.kind == "head")
         edge = next(broker for broker in brokers if broker.kind == "edge")
         url = cluster.url(head.cluster)
-        queue, _ = await sdk.make_queue(url, "bench-path", paths.TOPIC)
+        queue = await sdk.make_queue(url, "bench-path", paths.TOPIC)
         contenders = [
             (paths.tidegate_path(head, edge, queue), size.path_messages),
             (await paths.shovel_path(head, edge), size.path_messages),
@@ -99,39 +104,34 @@ async def _clients(url: str, head: BrokerInfo, edge: BrokerInfo, size: Size, rat
     connection = await aiormq.connect(head.url)
     channel = await connection.channel()
     await channel.queue_declare(_SINK, durable=True)
-    await channel.queue_bind(_SINK, PUBLISH_EXCHANGE, routing_key=_SDK_TOPIC)
-    queue, _ = await sdk.make_queue(url, "bench-client", _SDK_TOPIC + ".consume")
-
-    async def publishing(name: str, rate: Callable[[], Any]) -> None:
-        await channel.queue_purge(_SINK)
-        rates.add(name, await rate())
-
-    async def consuming(name: str, rate: Callable[[], Any], publisher: str) -> None:
-        await _fill(edge, queue, count, publisher)
-        rates.add(name, await rate())
-
-    here, there = head.url, edge.url
+    await channel.queue_bind(_SINK, PUBLISH_EXCHANGE, routing_key=_PUBLISH_TOPIC)
+    queue = await sdk.make_queue(url, _CONSUMER, _CONSUME_TOPIC)
+    to_head = (head.url, PUBLISH_EXCHANGE, _PUBLISH_TOPIC, _BODY, count, WINDOW)
+    to_cluster = (url, _PUBLISH_TOPIC, _BODY, count, WINDOW)
+    from_edge = (edge.url, queue, count, PREFETCH)
+    from_cluster = (url, _CONSUMER, _CONSUME_TOPIC, count, PREFETCH)
+    publishing: list[tuple[str, Round]] = [
+        ("aio_pika_publish", lambda: bare.aio_pika_publish(*to_head)),
+        ("async_publish", lambda: sdk.async_publish(*to_cluster)),
+        ("pika_publish", lambda: asyncio.to_thread(bare.pika_publish, *to_head)),
+        ("sync_publish", lambda: asyncio.to_thread(sdk.sync_publish, *to_cluster)),
+    ]
+    consuming: list[tuple[str, Round]] = [
+        ("aio_pika_consume", lambda: bare.aio_pika_consume(*from_edge)),
+        ("async_consume", lambda: sdk.async_consume(*from_cluster)),
+        ("pika_consume", lambda: asyncio.to_thread(bare.pika_consume, *from_edge)),
+        ("sync_consume", lambda: asyncio.to_thread(sdk.sync_consume, *from_cluster)),
+    ]
     for turn in range(size.rounds):
-        exchange, topic = PUBLISH_EXCHANGE, _SDK_TOPIC
-        await publishing("aio_pika_publish", lambda: bare.aio_pika_publish(here, exchange, topic, _BODY, count, WINDOW))
-        await publishing("async_publish", lambda: sdk.async_publish(url, topic, _BODY, count, WINDOW))
-        await publishing(
-            "pika_publish", lambda: _thread(bare.pika_publish, here, exchange, topic, _BODY, count, WINDOW)
-        )
-        await publishing("sync_publish", lambda: _thread(sdk.sync_publish, url, topic, _BODY, count, WINDOW))
-        name, pattern = "bench-client", topic + ".consume"
-        await consuming("aio_pika_consume", lambda: bare.aio_pika_consume(there, queue, count, PREFETCH), f"a~{turn}")
-        await consuming("async_consume", lambda: sdk.async_consume(url, name, pattern, count, PREFETCH), f"b~{turn}")
-        await consuming("pika_consume", lambda: _thread(bare.pika_consume, there, queue, count, PREFETCH), f"c~{turn}")
-        await consuming(
-            "sync_consume", lambda: _thread(sdk.sync_consume, url, name, pattern, count, PREFETCH), f"d~{turn}"
-        )
+        for name, publish in publishing:
+            await channel.queue_purge(_SINK)
+            rates.add(name, await publish())
+        for place, (name, consume) in enumerate(consuming):
+            # A publisher of its own for each, because what it has seen before the SDK takes for a repetition.
+            await _fill(edge, queue, count, publisher=f"bench~{turn * len(consuming) + place}")
+            rates.add(name, await consume())
         report("clients: SDK and bare pika and aio-pika", turn + 1, size.rounds)
     await connection.close()
-
-
-def _thread(function: Callable[..., float], *arguments: object) -> Any:
-    return asyncio.to_thread(function, *arguments)
 
 
 async def _fill(edge: BrokerInfo, queue: str, count: int, publisher: str) -> None:
@@ -139,7 +139,7 @@ async def _fill(edge: BrokerInfo, queue: str, count: int, publisher: str) -> Non
     connection = await aiormq.connect(edge.url)
     channel = await connection.channel()
     await channel.queue_purge(queue)
-    await flood.publish(DELIVER_EXCHANGE, _SDK_TOPIC + ".consume", count, paths.BODY_BYTES, publisher)
+    await flood.publish(DELIVER_EXCHANGE, _CONSUME_TOPIC, count, paths.BODY_BYTES, publisher)
     await wait_for_depth(channel, queue, count, timeout_s=60)
     await connection.close()
     await flood.close()

@@ -43,7 +43,7 @@ class Flood:
     ) -> None:
         """Write `count` persistent messages; returns when the last is handed to the socket.
 
-        With a `publisher` they are numbered as the SDK numbers them, which costs encoding each; otherwise all are alike.
+        With a `publisher` they are numbered as the SDK does it, which costs encoding each; otherwise all are alike.
         """
         body = b"." * body_bytes
         block: bytes | None = None

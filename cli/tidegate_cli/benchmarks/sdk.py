@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from tidegate import AsyncPublisher, AsyncSubscriber, Limits, Publisher, Subscriber
@@ -32,14 +31,10 @@ async def async_consume(url: str, name: str, pattern: str, count: int, prefetch:
     """Messages per second of `AsyncSubscriber`, from the first to the last of a queue that is full already."""
     async with AsyncSubscriber(url, name=name) as subscriber:
         subscription = await subscriber.subscribe(pattern, deadline=3600, prefetch=prefetch)
-        received = 0
-        began = 0.0
-        async for _ in subscription:
-            received += 1
-            if received == 1:
-                began = time.perf_counter()
-            if received == count:
-                break
+        await anext(subscription)
+        began = time.perf_counter()
+        for _ in range(count - 1):
+            await anext(subscription)
         return count / (time.perf_counter() - began)
 
 
@@ -47,24 +42,16 @@ def sync_consume(url: str, name: str, pattern: str, count: int, prefetch: int) -
     """The same for `Subscriber`."""
     with Subscriber(url, name=name) as subscriber:
         subscription = subscriber.subscribe(pattern, deadline=3600, prefetch=prefetch)
-        received = 0
-        began = 0.0
-        for _ in subscription:
-            received += 1
-            if received == 1:
-                began = time.perf_counter()
-            if received == count:
-                break
+        next(subscription)
+        began = time.perf_counter()
+        for _ in range(count - 1):
+            next(subscription)
         return count / (time.perf_counter() - began)
 
 
-async def make_queue(url: str, name: str, pattern: str) -> tuple[str, str]:
-    """Have an output queue for a named subscriber and leave it waiting. Returns the queue and its edge."""
+async def make_queue(url: str, name: str, pattern: str) -> str:
+    """Have an output queue for a named subscriber and leave it waiting. Returns its name."""
     async with AsyncSubscriber(url, name=name) as subscriber:
         subscription = await subscriber.subscribe(pattern, deadline=3600)
-        return subscription.queue, subscription.edge
-
-
-async def in_thread(function: object, *arguments: object) -> float:
-    """Run a blocking round beside the event loop."""
-    return float(await asyncio.to_thread(function, *arguments))  # type: ignore[arg-type]
+        assert subscription.queue is not None
+        return subscription.queue

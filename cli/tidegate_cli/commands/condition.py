@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from ..console import json_option, out, print_json, run
 _UNLIMITED = "none"
 
 
-class _Bandwidth(click.ParamType):
+class _Bandwidth(click.ParamType[float]):
     """Bytes per second, or `none` for no limit."""
 
     name = "bytes/s|none"
@@ -84,8 +85,6 @@ async def _condition(
 
 
 def _describe(statistics: ConditionerStats) -> dict[str, object]:
-    from dataclasses import asdict
-
     return asdict(statistics)
 
 

@@ -12,11 +12,12 @@ import click
 from tidegate import AsyncPublisher
 
 from ..console import json_option, out, print_json, run, url_option
+from ..pacing import Pacer
 
 _COUNT_MAX: Final = 10_000_000
 
 
-class _Attribute(click.ParamType):
+class _Attribute(click.ParamType[tuple[str, str | int | float | bool]]):
     """NAME=VALUE, where whole numbers, floating-point numbers, true and false are taken as such."""
 
     name = "name=value"
@@ -88,8 +89,6 @@ async def _publish(
     rate: float | None,
     persistent: bool,
 ) -> tuple[int, float]:
-    from ..pacing import Pacer
-
     began = time.monotonic()
     sent = 0
     async with AsyncPublisher(url, name=name) as publisher:

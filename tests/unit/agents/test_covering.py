@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tidegate_agents import covering as module
 from tidegate_agents.covering import NO_CHANGE, CoverChange, CoveringSet
 from tidegate_protocol.topics import covers

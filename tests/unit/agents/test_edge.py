@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+from tests.support.agents_driver import of, replies, sent, subscription
 from tidegate_agents import edge as edge_module
 from tidegate_agents.config import EdgeConfig
 from tidegate_agents.edge import EdgeAgent
@@ -40,8 +42,6 @@ from tidegate_protocol.messages import (
     StatusRequest,
     Subscription,
 )
-
-from tests.support.agents_driver import of, replies, sent, subscription
 
 
 class Edge:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents.machine import ChangeRoutes, DropLink, TimerFired
 from tidegate_agents.registry import registry_digest
 from tidegate_protocol.messages import (
@@ -17,8 +18,6 @@ from tidegate_protocol.messages import (
     Subscription,
     UnsubscribeRequest,
 )
-
-from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 
 
 def page(edge: str, *subscriptions: Subscription, after: str | None = None) -> RegistryPage:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents.machine import (
     ActionFailed,
     ChangeRoutes,
@@ -31,8 +33,6 @@ from tidegate_protocol.messages import (
     UnsubscribeReply,
     UnsubscribeRequest,
 )
-
-from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 
 
 def granted(driver: Driver, subscriber: str = "s", pattern: str = "a") -> SubscribeReply:

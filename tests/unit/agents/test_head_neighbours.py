@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe
 from tidegate_agents import neighbours
 from tidegate_agents.machine import (
     Action,
@@ -24,8 +26,6 @@ from tidegate_protocol.messages import (
     StatusRequest,
     SubscribeReply,
 )
-
-from tests.support.agents_driver import Driver, of, replies, sent, subscribe
 
 
 def update(version: int, base: int | None, *add: str, remove: tuple[str, ...] = (), head: str = "n1") -> RoutesUpdate:

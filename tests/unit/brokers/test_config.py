@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+
 from tidegate_brokers.config import BrokerConfig, EdgeConfig, HeadConfig
 from tidegate_brokers.errors import ConfigurationError
 from tidegate_brokers.settings import load_config, render_reference

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+
 from tidegate_brokers.errors import PortTaken, RabbitBadAnswer, RabbitTooOld, RabbitUnreachable
 from tidegate_brokers.http import HttpServer
 from tidegate_brokers.management import Management

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tidegate._delivery import AckLedger
 from tidegate._inbox import Inbox
 from tidegate._statistics import Histogram

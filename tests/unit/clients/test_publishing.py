@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tidegate import InvalidMessage, InvalidTopic, InvalidValue, Limits, NotConfirmed
 from tidegate._publishing import Publication, PublishingMachine
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
+
 from tidegate._wire import (
     decode_properties,
     encode_attributes,

@@ -8,6 +8,7 @@ import math
 import pytest
 from control_samples import GOLDEN, SAMPLES, golden_text, message_classes
 from pydantic import ValidationError
+
 from tidegate_protocol import messages as m
 from tidegate_protocol.errors import MalformedMessage, ProtocolError
 from tidegate_protocol.topics import TOPIC_BYTES_MAX

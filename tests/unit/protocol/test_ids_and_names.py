@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tidegate_protocol import names
 from tidegate_protocol.errors import InvalidName, InvalidTopic, InvalidValue
 from tidegate_protocol.ids import (

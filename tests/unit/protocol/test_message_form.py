@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tidegate_protocol import form
 from tidegate_protocol.errors import InvalidMessage
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tidegate_protocol.errors import InvalidTopic
 from tidegate_protocol.topics import (
     TOPIC_BYTES_MAX,
