@@ -123,8 +123,10 @@ class Topology(_Table):
         try:
             return cls.model_validate(tables)._named()._checked(source)
         except ValidationError as error:
-            details = error.errors(include_url=False)[0]
-            raise _explain(source, details, tables) from None
+            found = error.errors(include_url=False)
+            # A misspelt key is often also a missing one; the misspelling says more.
+            misspelt = [details for details in found if details["type"] == "extra_forbidden"]
+            raise _explain(source, (misspelt or found)[0], tables) from None
 
     @classmethod
     def simple(cls, clusters: int = 1, edges: int = 4, shape: Shape = "chain") -> Topology:
@@ -258,7 +260,7 @@ _KEYS: Final = {
 
 
 def _explain(source: str, error: ErrorDetails, tables: dict[str, object]) -> TopologyError:
-    """Turn pydantic's first finding into words about the file."""
+    """Turn a finding of pydantic's into words about the file."""
     location = error["loc"]
     key = str(location[-1])
     place = _place(location, tables)
@@ -267,6 +269,9 @@ def _explain(source: str, error: ErrorDetails, tables: dict[str, object]) -> Top
         return TopologyError(source, place, f"{key!r} is not a known key", _suggest(key, known, "keys"))
     if error["type"] == "missing":
         return TopologyError(source, place, f"{key!r} is missing", "add it")
+    if error["type"] == "tuple_type" and isinstance(error["input"], dict):
+        header = ".".join(str(part) for part in location if isinstance(part, str))
+        return TopologyError(source, place, f"{key!r} is a single table", f"write [[{header}]] instead of [{header}]")
     problem = error["msg"].removeprefix("Value error, ")
     problem = problem[:1].lower() + problem[1:]
     return TopologyError(source, place, f"{problem} (found {error['input']!r:.80})", "correct the value")

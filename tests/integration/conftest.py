@@ -12,21 +12,25 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.support.containers import IMAGE, ContainerNode, docker_problem
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.embedded.nodes import NodePorts
+from tidegate_brokers.embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
+from tidegate_brokers.embedded.ports import Ports
 from tidegate_brokers.topology import Topology
 
 # The helper that testcontainers starts to clean up after a killed test run is an image of its own; ours are removed by
 # the fixture below.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
+BACKENDS = ["native", pytest.param("container", marks=pytest.mark.docker)]
+
 Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
 """Like `EmbeddedCluster`, on the backend of the test."""
 
 
-@pytest.fixture(params=["native", pytest.param("container", marks=pytest.mark.docker)])
+@pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """`native`: the RabbitMQ installed here. `container`: the newest supported one, in Docker."""
     name = str(request.param)
@@ -35,6 +39,23 @@ def backend(request: pytest.FixtureRequest) -> str:
         if problem is not None:
             pytest.skip(f"RabbitMQ in a container ({IMAGE}) is not tested: {problem}")
     return name
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RabbitNode]:
+    """One bare RabbitMQ for all tests of a module."""
+    if backend == "native":
+        async with rabbit_nodes(["rabbit"]) as nodes:
+            yield nodes["rabbit"]
+        return
+    ports = Ports()
+    container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), tmp_path_factory.mktemp("container"))
+    try:
+        await container.start()
+        yield container
+    finally:
+        await container.remove()
+        ports.close()
 
 
 @pytest.fixture

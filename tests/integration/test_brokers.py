@@ -13,19 +13,15 @@ import pytest_asyncio
 from aiormq.abc import AbstractChannel
 
 from tests.support.brokers import Brokers, Process, RawClient, bodies
-from tests.support.containers import ContainerNode, docker_problem
 from tests.support.waiting import eventually
 from tidegate_agents.machine import ChangeRoutes, DropLink, EnsureLink, LinkKind
 from tidegate_brokers.amqp import open_connection
 from tidegate_brokers.embedded.nodes import (
-    NodePorts,
     RabbitNode,
     create_vhost,
     management_url,
-    new_password,
     rabbit_nodes,
 )
-from tidegate_brokers.embedded.ports import Ports
 from tidegate_brokers.head_plane import EMPTY_CHECKS, HeadPlane
 from tidegate_brokers.management import Management, management
 from tidegate_brokers.urls import ServerUrl
@@ -42,31 +38,6 @@ from tidegate_protocol.messages import (
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, ingress_exchange
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(
-    scope="module",
-    loop_scope="module",
-    params=["native", pytest.param("container", marks=pytest.mark.docker)],
-)
-async def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RabbitNode]:
-    """The RabbitMQ of this machine, and the newest supported one in a container."""
-    if request.param == "native":
-        async with rabbit_nodes(["brokers"]) as nodes:
-            yield nodes["brokers"]
-        return
-    problem = docker_problem()
-    if problem is not None:
-        pytest.skip(f"no container with another RabbitMQ: {problem}")
-    ports = Ports()
-    reserved = NodePorts.reserve(ports)
-    node = ContainerNode("brokers", reserved, new_password(), tmp_path_factory.mktemp("container"))
-    try:
-        await node.start()
-        yield node
-    finally:
-        await node.remove()
-        ports.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -37,7 +37,7 @@ from tidegate import (
     Subscriber,
     Timeouts,
 )
-from tidegate_brokers.embedded.nodes import ChildNode, amqp_url, management_url, rabbit_nodes
+from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, management_url
 from tidegate_protocol.form import AttributeValue
 from tidegate_protocol.messages import (
     ControlMessage,
@@ -72,7 +72,7 @@ ATTRIBUTES: dict[str, AttributeValue] = {
 class Hom:
     """Answers clients as a head does; the queues are on the same node."""
 
-    def __init__(self, node: ChildNode) -> None:
+    def __init__(self, node: RabbitNode) -> None:
         self._node = node
         self.numbers: dict[tuple[str, str], int] = {}
         self.kinds: list[str] = []
@@ -127,20 +127,14 @@ class Hom:
         )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node() -> AsyncIterator[ChildNode]:
-    async with rabbit_nodes(["sdk"]) as nodes:
-        yield nodes["sdk"]
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def hom(node: ChildNode) -> AsyncIterator[Hom]:
+async def hom(node: RabbitNode) -> AsyncIterator[Hom]:
     async with Hom(node) as hom:
         yield hom
 
 
 @pytest.fixture
-def url(node: ChildNode) -> str:
+def url(node: RabbitNode) -> str:
     return amqp_url(node)
 
 
@@ -154,7 +148,7 @@ async def take(subscription: AsyncSubscription, count: int) -> list[Message]:
     return messages
 
 
-async def cut(node: ChildNode, part: str) -> int:
+async def cut(node: RabbitNode, part: str) -> int:
     """Close every connection whose name holds `part`, as an operator would. Returns how many those were."""
     async with httpx.AsyncClient(base_url=management_url(node), timeout=30) as client:
         connections = (await client.get("/api/connections")).json()
@@ -228,7 +222,7 @@ async def test_a_body_of_many_frames_and_an_empty_one(hom: Hom, url: str) -> Non
         assert [message.body for message in await take(subscription, 3)] == bodies
 
 
-async def cut_three_times(node: ChildNode, name: str, seen: list[Message]) -> None:
+async def cut_three_times(node: RabbitNode, name: str, seen: list[Message]) -> None:
     """Cut both clients' connections, three times, each time after messages have flowed again."""
     for _ in range(3):
         await eventually(partial(longer_than, seen, len(seen) + 300), "300 more messages")
@@ -248,7 +242,7 @@ def check_everything_came(seen: list[Message], published: int) -> None:
         assert bodies == list(range(topic, published, 3))
 
 
-async def test_lost_connections_lose_and_double_nothing(hom: Hom, node: ChildNode, url: str) -> None:
+async def test_lost_connections_lose_and_double_nothing(hom: Hom, node: RabbitNode, url: str) -> None:
     stop = asyncio.Event()
     seen: list[Message] = []
     async with (
@@ -283,7 +277,7 @@ async def test_lost_connections_lose_and_double_nothing(hom: Hom, node: ChildNod
     check_everything_came(seen, published)
 
 
-async def test_the_blocking_client_survives_lost_connections_too(hom: Hom, node: ChildNode, url: str) -> None:
+async def test_the_blocking_client_survives_lost_connections_too(hom: Hom, node: RabbitNode, url: str) -> None:
     stop = threading.Event()
     seen: list[Message] = []
 
@@ -326,7 +320,7 @@ async def test_a_deleted_queue_is_asked_for_again(hom: Hom, url: str) -> None:
         assert [message.body for message in await take(subscription, 1)] == [b"after"]
 
 
-async def test_without_a_head_process_the_known_queue_is_used_again(node: ChildNode, url: str) -> None:
+async def test_without_a_head_process_the_known_queue_is_used_again(node: RabbitNode, url: str) -> None:
     async with Hom(node):
         subscriber = AsyncSubscriber(url, name="orphan", timeouts=QUICK, backoff=BACKOFF)
         await subscriber.open()
@@ -427,7 +421,7 @@ async def test_the_head_hears_of_a_publisher_and_of_its_end(hom: Hom, url: str) 
     await eventually(lambda: "publisher-goodbye" in hom.kinds, "it says goodbye")
 
 
-async def test_failures_to_connect_say_what_is_wrong(node: ChildNode, hom: Hom, url: str) -> None:
+async def test_failures_to_connect_say_what_is_wrong(node: RabbitNode, hom: Hom, url: str) -> None:
     wrong_password = f"amqp://{node.user}:wrong@{node.host}:{node.amqp_port}"
     wrong_vhost = f"{url.rpartition('/')[0]}/nowhere"
     with socket.socket() as free:
@@ -447,7 +441,7 @@ async def test_failures_to_connect_say_what_is_wrong(node: ChildNode, hom: Hom, 
                     await asyncio.to_thread(blocking.open)
 
 
-async def test_a_refusal_and_an_absent_head_process_are_told_apart(node: ChildNode, url: str) -> None:
+async def test_a_refusal_and_an_absent_head_process_are_told_apart(node: RabbitNode, url: str) -> None:
     async with Hom(node):
         async with AsyncSubscriber(url) as subscriber:
             with pytest.raises(Refused) as refused:

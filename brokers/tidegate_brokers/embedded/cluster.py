@@ -15,7 +15,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -174,6 +174,11 @@ class EmbeddedCluster:
         return self._conditioners[broker]
 
     @property
+    def conditioners(self) -> Mapping[str, ConditionerClient]:
+        """All link conditioners by broker; empty where no link is shaped."""
+        return self._conditioners
+
+    @property
     def logs(self) -> Path:
         """Where everything logs while the cluster runs."""
         return self.directory / "logs"
@@ -182,6 +187,10 @@ class EmbeddedCluster:
         """Reserve ports and choose nodes. What is wrong with the request shows here, before anything boots."""
         ports = Ports()
         self._stack.callback(ports.close)
+        # Before any free one is chosen, which could be the very port that is asked for.
+        for _, _, spec in all_brokers(self._topology):
+            if spec.port is not None:
+                ports.fixed(spec.port, spec.name)
         installation = self._installation
         if self._node_factory is None and installation is None:
             installation = find_installation()
@@ -201,7 +210,7 @@ class EmbeddedCluster:
         for _, _, spec in all_brokers(self._topology):
             fixed = None
             if shared is None and spec.port is not None and spec.name not in self._conditioned:
-                fixed = ports.fixed(spec.port, spec.name)
+                fixed = spec.port
             self._nodes[spec.name] = shared or make(spec.name, fixed)
         self._plan = Plan(self._topology, self._nodes, self._conditioned, ports)
         self.brokers = {name: self._plan.info(member) for name, member in self._plan.members.items()}

@@ -22,14 +22,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .proxy import Listener, ListenerConfig, Pump
 
 COMMAND_BYTES_MAX: Final = 64 * 1024
+VERBS: Final = ("set_delay", "stall", "resume", "cut", "restore", "reset")
+"""Commands that hold for one listener, or for all."""
+COMMANDS: Final = ("set_bandwidth", *VERBS, "stats")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +81,21 @@ class Conditioner:
             listener.close()
 
     async def command(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one command; raise `ValueError` or `KeyError` for one that makes no sense."""
-        do = command["do"]
+        """Do one command; raise `ValueError` or `TypeError` for one that makes no sense."""
+        do = _field(command, "do")
         if do == "set_bandwidth":
-            pump = {"uplink": self._uplink, "downlink": self._downlink}[command["lane"]]
-            pump.lane.set_rate(_positive_or_none(command["bytes_per_s"]), time.monotonic())
+            lanes = {"uplink": self._uplink, "downlink": self._downlink}
+            pump = _known("lane", _field(command, "lane"), lanes)
+            pump.lane.set_rate(_positive_or_none(_field(command, "bytes_per_s")), time.monotonic())
             pump.run()
             return {}
         if do == "stats":
             return self._stats()
+        if do not in VERBS:
+            raise ValueError(f"unknown command {do!r}: use one of {', '.join(COMMANDS)}")
         for listener in self._chosen(command.get("listener")):
             if do == "set_delay":
-                listener.delay_s = _not_negative(command["delay_s"])
+                listener.delay_s = _not_negative(_field(command, "delay_s"))
             elif do in ("stall", "resume"):
                 listener.is_stalled = do == "stall"
                 listener.steer()
@@ -95,17 +103,15 @@ class Conditioner:
                 listener.close()
             elif do == "restore":
                 await listener.open()
-            elif do == "reset":
-                listener.end_connections(reset=True)
             else:
-                raise ValueError(f"unknown command {do!r}")
+                listener.end_connections(reset=True)
         return {}
 
     def _chosen(self, name: str | None) -> Iterator[Listener]:
         if name is None:
             yield from self._listeners.values()
         else:
-            yield self._listeners[name]
+            yield _known("listener", name, self._listeners)
 
     def _stats(self) -> dict[str, Any]:
         lanes = {"uplink": self._uplink.lane, "downlink": self._downlink.lane}
@@ -126,6 +132,18 @@ class Conditioner:
         }
 
 
+def _field(command: dict[str, Any], name: str) -> Any:
+    if not isinstance(command, dict) or name not in command:
+        raise ValueError(f"a command is an object with {name!r}")
+    return command[name]
+
+
+def _known(what: str, name: str, things: Mapping[str, T]) -> T:
+    if name not in things:
+        raise ValueError(f"there is no {what} {name!r}: use one of {', '.join(things)}")
+    return things[name]
+
+
 def _positive_or_none(value: float | None) -> float | None:
     if value is not None and not 0 < float(value) < float("inf"):
         raise ValueError(f"bytes_per_s must be above 0, or null for no limit, not {value!r}")
@@ -143,8 +161,8 @@ async def _serve_commands(conditioner: Conditioner, reader: asyncio.StreamReader
         while line := await reader.readline():
             try:
                 answer = {"ok": await conditioner.command(json.loads(line))}
-            except (ValueError, KeyError, TypeError, OSError) as error:
-                answer = {"error": {"problem": f"{type(error).__name__}: {error}"}}
+            except (ValueError, TypeError, OSError) as error:
+                answer = {"error": {"problem": str(error)}}
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
 

@@ -56,7 +56,7 @@ class ConditionerClient:
 
     def __init__(self, broker: str, control: Path) -> None:
         self.broker = broker
-        self._control = control
+        self.control = control
 
     async def set_uplink(self, bytes_per_s: float | None) -> None:
         """Bandwidth of what leaves the broker; None lifts the limit."""
@@ -102,7 +102,7 @@ class ConditionerClient:
     async def _ask(self, command: dict[str, object]) -> dict[str, Any]:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                reader, writer = await asyncio.open_unix_connection(self._control)
+                reader, writer = await asyncio.open_unix_connection(self.control)
                 try:
                     writer.write(json.dumps(command).encode() + b"\n")
                     line = await reader.readline()

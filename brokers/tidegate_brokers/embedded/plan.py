@@ -86,7 +86,7 @@ class Plan:
             is_conditioned = spec.name in conditioned
             client_port = node.amqp_port
             if is_conditioned:
-                client_port = ports.free() if spec.port is None else ports.fixed(spec.port, spec.name)
+                client_port = ports.free() if spec.port is None else spec.port
             self.members[spec.name] = Member(
                 spec=spec,
                 cluster=cluster,

@@ -356,6 +356,7 @@ class Listener:
             near.inflow.release()
         finally:
             if not far.is_connected:  # the socket is still ours
+                self._sides.discard(far)
                 sock.close()
 
     def _lost(self, side: Side) -> None:

@@ -69,7 +69,10 @@ class Lane(Generic[T]):
             self.passed_bytes += self.queued_bytes
             self.queued_bytes = 0
             return sent
-        self._free_at_s = max(self._free_at_s, now_s - CATCH_UP_S)
+        due_s = self.next_due_s()
+        if due_s is not None:
+            # Counted from when the slice was due: on a slow lane a slice takes longer than what may be made up.
+            self._free_at_s += max(0.0, now_s - due_s - CATCH_UP_S)
         while self._queue:
             flow, data = self._queue[0]
             size = min(len(data), self._slice_bytes())
