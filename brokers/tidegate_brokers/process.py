@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -33,7 +33,7 @@ from .management import Management
 from .metrics import BrokerMetrics
 from .preflight import check_rabbitmq
 from .runtime import Runtime, measure_lag
-from .settings import flag_name, load_config
+from .settings import load_config
 from .worker import PlaneWorker
 
 log = logging.getLogger(__name__)
@@ -194,24 +194,19 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
 
 
 def main(model: type[C], run: Callable[[C, asyncio.Event], Coroutine[Any, Any, None]], role: str) -> int:
-    """Read the configuration, run, and return the exit code; one line on stderr says why it is not 0."""
+    """Read the configuration, run, and return the exit code; one line on stderr says why it is not 0.
+
+    For launchers, which write a file. People use `tidegate head` and `tidegate edge`, with a flag for every option.
+    """
+    parser = argparse.ArgumentParser(prog=f"tidegate_brokers.{role}", description=model.__doc__)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with options")
     try:
-        config = _configure(model, role, sys.argv[1:])
+        config = load_config(model, parser.parse_args().config, os.environ)
         set_up_logging(config.log_level, config.log_format)
         return run_until_signalled(run, config)
     except BrokerError as error:
         sys.stderr.write(f"tidegate {role}: {error}\n")
         return error.exit_code
-
-
-def _configure(model: type[C], role: str, arguments: Sequence[str]) -> C:
-    parser = argparse.ArgumentParser(prog=f"tidegate {role}", description=model.__doc__)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with options")
-    for option, info in model.model_fields.items():
-        if option != "neighbours":
-            parser.add_argument(flag_name(option), dest=option, help=(info.description or "").replace("%", "%%"))
-    values = vars(parser.parse_args(arguments))
-    return load_config(model, values.pop("config"), os.environ, values)
 
 
 def run_until_signalled(run: Callable[[C, asyncio.Event], Coroutine[Any, Any, None]], config: C) -> int:

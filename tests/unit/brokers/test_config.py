@@ -165,9 +165,9 @@ def test_the_reference_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("role", ["head", "edge"])
 def test_a_process_with_a_wrong_configuration_says_so_in_one_line(role: str) -> None:
-    command = [sys.executable, "-m", f"tidegate_brokers.{role}", "--name", "north", "--cluster", "coast"]
+    command = [sys.executable, "-m", "tidegate_cli", role, "--name", "north", "--cluster", "coast"]
     done = subprocess.run([*command, "--url", f"ftp://u:{SECRET}@h"], capture_output=True, text=True, check=False)
     assert done.returncode == os.EX_CONFIG
-    assert done.stderr.startswith(f"tidegate {role}: option ")
+    assert done.stderr.startswith("error: option ")
     assert done.stderr.count("\n") == 1
     assert SECRET not in done.stderr
