@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -103,6 +104,10 @@ def listens(port: int) -> bool:
         return trial.connect_ex((LOOPBACK, port)) == 0
 
 
+def words_in(logs: Path) -> str:
+    return "".join(file.read_text() for file in logs.iterdir())
+
+
 @asynccontextmanager
 async def launcher(*arguments: str) -> AsyncIterator[Launch]:
     process = await asyncio.create_subprocess_exec(
@@ -173,9 +178,7 @@ async def test_a_killed_guardian_takes_its_processes_along() -> None:
     await process.wait()
     await eventually(lambda: not alive(started), "the kernel ends it")
     await guard.__aexit__(None, None, None)
-    for file in guard.directory.iterdir():  # the one thing that nobody is left to remove
-        file.unlink()
-    guard.directory.rmdir()
+    shutil.rmtree(guard.directory)  # the one thing that nobody is left to remove
 
 
 async def test_a_grandchild_in_a_session_of_its_own_is_found() -> None:
@@ -200,9 +203,13 @@ async def test_a_node_comes_back_with_its_data_and_ports() -> None:
             await node.start()
             connection = await aio_pika.connect(amqp_url(node, "kept"))
             await connection.close()
-        async with httpx.AsyncClient(base_url=management_url(node)) as client:
-            enabled = {plugin for one in (await client.get("/api/nodes")).json() for plugin in one["enabled_plugins"]}
-        assert enabled >= set(PLUGINS)
+
+        async def has_all_plugins() -> bool:
+            async with httpx.AsyncClient(base_url=management_url(node), trust_env=False) as client:
+                (only,) = (await client.get("/api/nodes")).json()
+            return set(only.get("enabled_plugins", ())) >= set(PLUGINS)
+
+        await eventually(has_all_plugins, "the management API lists the plugins")
         assert stat.S_IMODE(node.log.parent.stat().st_mode) == 0o700
 
 
@@ -217,12 +224,9 @@ async def test_a_node_that_dies_while_booting_is_reported_with_its_last_words(tm
     assert "ended with code 3" in str(caught.value)
     logs = Path(caught.value.logs or "")
     assert str(logs) in str(caught.value)
-    assert "out of cheese" in "".join(file.read_text() for file in logs.iterdir())
-    assert [entry.name for entry in logs.parent.iterdir()] == ["logs"]  # no data, no passwords
-    for file in logs.iterdir():
-        file.unlink()
-    logs.rmdir()
-    logs.parent.rmdir()
+    assert words_in(logs).count("out of cheese") >= 1
+    assert os.listdir(logs.parent) == ["logs"]  # no data, no passwords
+    shutil.rmtree(logs.parent)
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -263,8 +267,6 @@ def test_an_old_rabbitmq_and_one_without_a_plugin_are_refused(tmp_path: Path) ->
         (tmp_path / name).mkdir()
     with pytest.raises(RabbitTooOld, match=r"3\.9\.13 is too old.*3\.10"):
         find_installation([make_installation(tmp_path / "old", "3.9.13")], erlang="sh")
+    bare = make_installation(tmp_path / "bare", "3.11.0", ("rabbitmq_management", "rabbitmq_prometheus"))
     with pytest.raises(RabbitNotInstalled, match="rabbitmq_shovel"):
-        find_installation(
-            [make_installation(tmp_path / "bare", "3.11.0", ("rabbitmq_management", "rabbitmq_prometheus"))],
-            erlang="sh",
-        )
+        find_installation([bare], erlang="sh")

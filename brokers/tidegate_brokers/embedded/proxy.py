@@ -330,6 +330,9 @@ class Listener:
         near.inflow = far.outflow = backward
         forward.source = backward.target = near
         forward.target = backward.source = far
+        if not self.is_open:  # accepted in the same turn of the loop in which the listener was cut
+            near.abort()
+            return
         self._sides.add(near)
         self.accepted_total += 1
         task = asyncio.get_running_loop().create_task(self._connect(near, far))
@@ -351,6 +354,9 @@ class Listener:
         except (OSError, TimeoutError) as error:
             log.info("%s: target %s not reached: %s", self.name, self._config.target_port, error)
             near.abort(reset=True)
+        except asyncio.CancelledError:  # cut while connecting: nobody else knows of this side yet
+            far.abort()
+            raise
         else:
             near.outflow.release()
             near.inflow.release()
