@@ -23,6 +23,7 @@ from .errors import ConfigurationError
 from .urls import ServerUrl
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
+"""What every variable of ours starts with."""
 CONFIG_BYTES_MAX: Final = 1 << 20
 
 C = TypeVar("C", bound=BrokerConfig)
@@ -41,7 +42,7 @@ def load_config(
         for option, value in _read_file(file).items():
             values[option], sources[option] = value, f"{file}: {option}"
     for option, info in model.model_fields.items():
-        variable = ENVIRONMENT_PREFIX + option.upper()
+        variable = variable_name(model, option)
         text = (environ or {}).get(variable)
         if text is not None:
             values[option], sources[option] = _from_text(option, info, text, variable), f"variable {variable}"
@@ -58,6 +59,15 @@ def load_config(
 def flag_name(option: str) -> str:
     """How an option is spelled on the command line."""
     return "--" + option.replace("_", "-")
+
+
+def variable_name(model: type[BaseModel], option: str) -> str:
+    """The environment variable of an option.
+
+    The role is part of it, because TIDEGATE_URL is the address that clients use: an edge started in the same shell
+    would take the head's RabbitMQ for its own.
+    """
+    return f"{ENVIRONMENT_PREFIX}{model.__name__.removesuffix('Config').upper()}_{option.upper()}"
 
 
 def _read_file(file: Path) -> dict[str, object]:
@@ -98,7 +108,7 @@ def _explain(model: type[BaseModel], error: ErrorDetails, sources: Mapping[str, 
     root = str(location[0])
     source = sources.get(root, "not given")
     if error["type"] == "missing" and len(location) == 1:
-        remedy = f"set {root} in the file, {ENVIRONMENT_PREFIX}{root.upper()} or {flag_name(root)}"
+        remedy = f"set {root} in the file, {variable_name(model, root)} or {flag_name(root)}"
         return ConfigurationError(option, source, "is required", remedy)
     if error["type"] == "extra_forbidden":
         known = ", ".join(Neighbour.model_fields if len(location) > 1 else model.model_fields)
@@ -120,8 +130,8 @@ def render_reference() -> str:
         "(`tidegate_brokers.settings.render_reference`).",
         "",
         "An option is taken from the first of: a flag (`--option-name`), the environment "
-        "(`TIDEGATE_OPTION_NAME`, lists as JSON), the TOML file given with `--config` "
-        "(`option_name = …`), its default. Addresses are URLs "
+        "(`TIDEGATE_HEAD_OPTION_NAME` or `TIDEGATE_EDGE_OPTION_NAME`, lists as JSON), the TOML file given "
+        "with `--config` (`option_name = …`), its default. Addresses are URLs "
         "`amqp://user:password@host:port/vhost`; passwords never appear in logs, errors or metrics.",
     ]
     for title, model in (

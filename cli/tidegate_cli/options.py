@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from tidegate_brokers.config import BrokerConfig
 from tidegate_brokers.logs import set_up_logging
 from tidegate_brokers.process import run_until_signalled
-from tidegate_brokers.settings import ENVIRONMENT_PREFIX, flag_name, load_config
+from tidegate_brokers.settings import flag_name, load_config, variable_name
 
 C = TypeVar("C", bound=BrokerConfig)
 
@@ -34,15 +34,15 @@ def broker_command(
     file = click.Option(
         ["--config"],
         type=click.Path(path_type=Path),
-        envvar=ENVIRONMENT_PREFIX + "CONFIG",
+        envvar=variable_name(model, "config"),
         show_envvar=True,
         help="TOML file with any of the options below.",
     )
     parameters: list[click.Parameter] = [file]
     parameters += [_option(option, info) for option, info in model.model_fields.items()]
+    variable = variable_name(model, "<option>")
     help_text = (
-        f"{summary}\n\nAn option is taken from its flag, else from the variable {ENVIRONMENT_PREFIX}<OPTION>, else "
-        "from the file, else from its default. docs/configuration.md lists all of them. "
+        f"{summary}\n\nAn option is taken from its flag, else from the variable {variable}, else from the file, else from its default. docs/configuration.md lists all of them. "
         "SIGTERM ends the process cleanly."
     )
     return click.Command(name, params=parameters, callback=callback, help=help_text)

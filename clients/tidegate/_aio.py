@@ -22,6 +22,7 @@ from pamqp import commands as spec
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
+from ._aio_transport import SealingTransport, unseal
 from ._config import Address, Timeouts
 from ._errors import AccessRefused, ConnectionFailed
 from ._publishing import Publication, Topic
@@ -76,26 +77,26 @@ class AioSignal:
 class _LeanChannel(aiormq.Channel):
     """aiormq's channel, with deliveries, confirmations and returns handed straight to callbacks."""
 
-    deliver: Callable[[spec.Basic.Deliver, ContentHeader, bytes], None] | None = None
+    deliver: Callable[[spec.Basic.Deliver, dict[str, Any], bytes], None] | None = None
     confirm: Confirm | None = None
     returned: Returned | None = None
 
     async def _on_deliver_frame(self, frame: spec.Basic.Deliver) -> None:
-        header, body = await self._content()
+        properties, body = await self._content()
         if self.deliver is not None:
-            self.deliver(frame, header, body)
+            self.deliver(frame, properties, body)
 
     async def _on_return_frame(self, frame: spec.Basic.Return) -> None:
-        header, _ = await self._content()
+        properties, _ = await self._content()
         if self.returned is not None:
-            self.returned(header.properties.correlation_id)
+            self.returned(properties.get("correlation_id"))
 
     async def _on_confirm_frame(self, frame: ConfirmationFrameType) -> None:
         if self.confirm is not None:
             assert frame.delivery_tag is not None
             self.confirm(frame.delivery_tag, bool(getattr(frame, "multiple", False)), isinstance(frame, spec.Basic.Ack))
 
-    async def _content(self) -> tuple[ContentHeader, bytes]:
+    async def _content(self) -> tuple[dict[str, Any], bytes]:
         header = await self._get_frame()
         assert isinstance(header, ContentHeader)
         parts: list[bytes] = []
@@ -105,7 +106,7 @@ class _LeanChannel(aiormq.Channel):
             assert isinstance(part, ContentBody)
             left -= len(part.value)
             parts.append(part.value)
-        return header, parts[0] if len(parts) == 1 else b"".join(parts)
+        return unseal(header), parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class AioChannel:
@@ -134,15 +135,14 @@ class AioChannel:
                 return
 
     async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
-        def delivered(frame: spec.Basic.Deliver, header: ContentHeader, body: bytes) -> None:
-            properties = header.properties
+        def delivered(frame: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
             assert frame.delivery_tag is not None
             deliver(
                 frame.delivery_tag,
                 frame.routing_key or "",
                 body,
-                properties.message_id,
-                properties.headers,
+                properties.get("message_id"),
+                properties.get("headers"),
                 bool(frame.redelivered),
             )
 
@@ -151,8 +151,8 @@ class AioChannel:
         await self._rpc(self._channel.basic_consume(queue, _unused, exclusive=True))
 
     async def listen(self, reply: Reply) -> None:
-        def delivered(frame: spec.Basic.Deliver, header: ContentHeader, body: bytes) -> None:
-            reply(header.properties.correlation_id, body)
+        def delivered(_: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
+            reply(properties.get("correlation_id"), body)
 
         self._channel.deliver = delivered
         await self._rpc(self._channel.basic_consume(DIRECT_REPLY_TO, _unused, no_ack=True))
@@ -286,6 +286,7 @@ class AioRuntime:
         connection = aio_pika.Connection(
             url, ssl_context=address.tls_context(), client_properties={"connection_name": name}
         )
+        connection.kwargs["transport_factory"] = SealingTransport()
         try:
             await connection.connect(timeout=timeouts.connect_s)
         except (OSError, ssl.SSLError, TimeoutError, aiormq.exceptions.AMQPError) as error:

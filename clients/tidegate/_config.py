@@ -60,7 +60,7 @@ class Timeouts:
     request_s: float = 20.0
     """A request with all its repetitions; also the whole of subscribe()."""
     flush_s: float = 30.0
-    close_s: float = 5.0
+    close_s: float = 30.0
     heartbeat_s: float = 20.0
     """AMQP heartbeat: a dead peer is noticed after at most twice this."""
     hello_s: float = 5.0

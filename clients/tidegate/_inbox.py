@@ -17,11 +17,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tidegate_protocol.form import PUBLISHED_HEADER
-
 from ._delivery import AckLedger, Deduplicator, Verdict
 from ._message import Message
 from ._statistics import Histogram, Statistics
+from ._wire import published_us
 
 ACK_DELAY_S: Final = 0.05
 """The longest a settled message waits for others to be acknowledged with it."""
@@ -79,10 +78,8 @@ class Inbox:
             else:
                 original.ledgers.append((ledger, tag))
             return False
-        published = headers.get(PUBLISHED_HEADER) if headers else None
-        published_us = int(published) if isinstance(published, int) and published > 0 else None
         identity = None if verdict is Verdict.FOREIGN else message_id
-        message = Message(topic, body, identity, headers, redelivered, self.deadline_s, published_us)
+        message = Message(topic, body, identity, headers, redelivered, self.deadline_s, published_us(headers))
         message.ledgers.append((ledger, tag))
         if identity is not None:
             self._unsettled[identity] = message
@@ -95,9 +92,8 @@ class Inbox:
         """Complete a message at the moment the application gets it; `now_s` is seconds since 1970."""
         message.received_at = now_s
         self.received += 1
-        published_us = message.published_us
-        if published_us is not None:
-            age_us = int(now_s * 1e6) - published_us
+        if message.published_us is not None:
+            age_us = int(now_s * 1e6) - message.published_us
             self.latencies.add(age_us)
             if age_us > self._deadline_us:
                 message.late = True

@@ -12,7 +12,7 @@ from typing import Any
 from tidegate_protocol.form import AttributeValue
 
 from ._delivery import AckLedger
-from ._wire import split_headers
+from ._wire import attributes_of
 
 
 class Message:
@@ -64,7 +64,7 @@ class Message:
     def attributes(self) -> Mapping[str, AttributeValue]:
         """What the publisher attached; empty if nothing."""
         if self._attributes is None:
-            self._attributes = split_headers(self._headers)[1]
+            self._attributes = attributes_of(self._headers)
         return self._attributes
 
     @property

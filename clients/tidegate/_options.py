@@ -19,16 +19,18 @@ from ._inbox import Inbox
 
 Acknowledge = Literal["auto", "manual"]
 EXPIRES_S_MAX: Final = 30 * 24 * 3600
+INCARNATION_CHANCES: Final = 36**3
 
 
 def make_publisher_id(name: str | None) -> str:
     """The id of one run of a publisher.
 
-    The incarnation is the time in milliseconds, so that a restart gets a new one.
+    The incarnation is the time in milliseconds, so that a restart gets a new one, and a random part, because two
+    publishers of one name started at the same moment would take each other's messages for repetitions.
     """
     if name is None:
         name = f"publisher-{secrets.token_hex(4)}"
-    return publisher_id(name, int(time.time() * 1000))
+    return publisher_id(name, int(time.time() * 1000) * INCARNATION_CHANCES + secrets.randbelow(INCARNATION_CHANCES))
 
 
 def make_subscriber_name(name: str | None) -> str:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pika
 from pika import exceptions, frame
 
-from ._wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, decode_properties
+from ._wire import BASIC_DELIVER, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, decode_properties
 
-_BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"
 _frame_start = struct.Struct(">BHI")
 _tag_and_redelivered = struct.Struct(">QB")
 
@@ -132,7 +131,7 @@ class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
         if assembly is None:
             return False
         if kind == FRAME_METHOD:
-            if data[start : start + 4] != _BASIC_DELIVER:
+            if data[start : start + 4] != BASIC_DELIVER:
                 return False
             assembly.method(data, start + 4)
         elif not assembly.tag or kind not in (FRAME_HEADER, FRAME_BODY):

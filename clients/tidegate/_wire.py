@@ -17,6 +17,8 @@ from tidegate_protocol.form import PUBLISHED_HEADER, RESERVED_HEADERS, RESERVED_
 BASIC_CLASS: Final = 60
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY = 1, 2, 3
 FRAME_END: Final = b"\xce"
+BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"
+"""What the payload of a Basic.Deliver method starts with."""
 FRAME_OVERHEAD: Final = 8
 """Seven bytes before a frame's payload and one after it."""
 
@@ -95,23 +97,21 @@ def frames(channel: int, publish: bytes, properties: bytes, body: bytes, frame_m
     return b"".join(pieces)
 
 
-def split_headers(headers: Mapping[str, Any] | None) -> tuple[int | None, dict[str, AttributeValue]]:
-    """Publish time in microseconds, and the attributes: what a foreign client put there beside them is left
-    out.
-    """
-    published_us: int | None = None
-    attributes: dict[str, AttributeValue] = {}
-    for name, value in (headers or {}).items():
-        if name == PUBLISHED_HEADER:
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-                published_us = int(value)
-        elif (
-            isinstance(value, str | int | float)
-            and not name.startswith(RESERVED_PREFIXES)
-            and name not in RESERVED_HEADERS
-        ):
-            attributes[name] = value
-    return published_us, attributes
+def published_us(headers: Mapping[str, Any] | None) -> int | None:
+    """When a message was published, in microseconds; None if its headers don't say."""
+    value = headers.get(PUBLISHED_HEADER) if headers else None
+    return value if type(value) is int and value > 0 else None  # True is an int, too, but no time
+
+
+def attributes_of(headers: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
+    """The attributes among the headers: what a foreign client put there beside them is left out."""
+    return {
+        name: value
+        for name, value in (headers or {}).items()
+        if isinstance(value, str | int | float)
+        and not name.startswith(RESERVED_PREFIXES)
+        and name not in RESERVED_HEADERS
+    }
 
 
 def decode_properties(data: bytes, offset: int) -> dict[str, Any]:
@@ -165,7 +165,7 @@ _FIXED: Final = {
     kind: struct.Struct(form)
     for kind, form in {
         "t": ">?", "b": ">b", "B": ">B", "U": ">h", "s": ">h", "u": ">H", "I": ">i", "i": ">I",
-        "l": ">q", "L": ">q", "f": ">f", "d": ">d", "T": ">Q", "D": ">Bi",
+        "l": ">q", "L": ">q", "f": ">f", "d": ">d", "D": ">Bi",
     }.items()
 }  # fmt: skip
 """Types of a fixed length, as RabbitMQ reads the letters."""
@@ -182,6 +182,9 @@ def _decode_value(data: bytes, offset: int) -> tuple[Any, int]:
         return (values[0] if len(values) == 1 else values), offset + form.size
     if kind == "V":
         return None, offset
+    if kind == "T":
+        # Not one of our types either, and beyond what a datetime can hold: left as it came.
+        return data[offset : offset + 8], offset + 8
     if kind == "F":
         return _decode_table(data, offset)
     end = offset + 4 + _uint32.unpack_from(data, offset)[0]

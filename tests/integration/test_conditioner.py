@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.conditioner import ConditionerConfig, ListenerConfig
+from tidegate_brokers.embedded.conditioner import ConditionerConfig
 from tidegate_brokers.embedded.conditioner_client import ConditionerClient
 from tidegate_brokers.embedded.guard import Guard
 from tidegate_brokers.embedded.ports import LOOPBACK, Ports
+from tidegate_brokers.embedded.proxy import ListenerConfig
 from tidegate_brokers.errors import ConditionerRefused, EmbeddedError
 
 ANSWER_TIMEOUT_S = 60.0

@@ -138,20 +138,22 @@ def _field(command: dict[str, Any], name: str) -> Any:
     return command[name]
 
 
-def _known(what: str, name: str, things: Mapping[str, T]) -> T:
-    if name not in things:
+def _known(what: str, name: object, things: Mapping[str, T]) -> T:
+    if not isinstance(name, str) or name not in things:
         raise ValueError(f"there is no {what} {name!r}: use one of {', '.join(things)}")
     return things[name]
 
 
-def _positive_or_none(value: float | None) -> float | None:
-    if value is not None and not 0 < float(value) < float("inf"):
+def _positive_or_none(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"bytes_per_s must be above 0, or null for no limit, not {value!r}")
-    return None if value is None else float(value)
+    return float(value)
 
 
-def _not_negative(value: float) -> float:
-    if not 0 <= float(value) < float("inf"):
+def _not_negative(value: object) -> float:
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise ValueError(f"delay_s must be 0 or more, not {value!r}")
     return float(value)
 

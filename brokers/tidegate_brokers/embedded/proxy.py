@@ -354,8 +354,9 @@ class Listener:
         except (OSError, TimeoutError) as error:
             log.info("%s: target %s not reached: %s", self.name, self._config.target_port, error)
             near.abort(reset=True)
-        except asyncio.CancelledError:  # cut while connecting: nobody else knows of this side yet
+        except asyncio.CancelledError:  # cut while connecting; uvloop then closes without a word to the protocol
             far.abort()
+            self._sides.discard(far)
             raise
         else:
             near.outflow.release()

@@ -80,8 +80,8 @@ async def _watch(cluster: EmbeddedCluster, scenario: EarlyWarning, seconds: floa
         elif console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 while not task.done():
-                    live.update(_table(rates, await output_depths(cluster)), refresh=True)
                     await asyncio.wait({task}, timeout=_REFRESH_S)
+                    live.update(_table(rates, await output_depths(cluster)), refresh=True)
         else:
             while not (await asyncio.wait({task}, timeout=_LINES_EVERY_S))[0]:
                 console.print(_table(rates, await output_depths(cluster)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +49,20 @@ async def _up(topology: Topology, compact: bool, as_json: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     began = time.monotonic()
-    with progress(quiet=as_json) as report:
-        cluster = EmbeddedCluster(topology, compact=compact, progress=report)
-        async with cluster:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop.set)
-            ready_s = time.monotonic() - began
-            if as_json:
-                print_json(_describe(cluster, ready_s))
-            else:
-                _show(cluster, ready_s)
-            await stop.wait()
-            if not as_json:
-                out().print("Stopping …")
+    async with AsyncExitStack() as stack:
+        # The bars end before anything else is printed: two writers would overwrite each other on a terminal.
+        with progress(quiet=as_json) as report:
+            cluster = await stack.enter_async_context(EmbeddedCluster(topology, compact=compact, progress=report))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        ready_s = time.monotonic() - began
+        if as_json:
+            print_json(_describe(cluster, ready_s))
+        else:
+            _show(cluster, ready_s)
+        await stop.wait()
+        if not as_json:
+            out().print("Stopping …")
 
 
 def _describe(cluster: EmbeddedCluster, ready_s: float) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def _describe(cluster: EmbeddedCluster, ready_s: float) -> dict[str, Any]:
                 "url": broker.url,
                 "management_url": broker.management_url,
                 "http_url": broker.http_url,
+                "conditioner": str(client.control) if (client := cluster.conditioners.get(broker.name)) else None,
             }
             for broker in cluster.brokers.values()
         ],
@@ -89,6 +92,7 @@ def _show(cluster: EmbeddedCluster, ready_s: float) -> None:
         table.add_row(broker.name, broker.cluster, broker.kind, broker.http_url)
     console = out()
     console.print(table)
+    _show_conditioners(cluster)
     first = next(iter(cluster.clusters))
     console.print("\nIn another terminal:", style="bold")
     console.print(f"  export TIDEGATE_URL='{cluster.url(first)}'", soft_wrap=True)
@@ -97,3 +101,19 @@ def _show(cluster: EmbeddedCluster, ready_s: float) -> None:
     for name in list(cluster.clusters)[1:]:
         console.print(f"  cluster {name}: {cluster.url(name)}", soft_wrap=True)
     console.print("\nCtrl-C stops everything and leaves nothing behind.")
+
+
+def _show_conditioners(cluster: EmbeddedCluster) -> None:
+    if not cluster.conditioners:
+        return
+    table = Table(title="Link conditioners", title_justify="left")
+    table.add_column("broker")
+    table.add_column("control socket", overflow="fold")  # to be copied: never cut short
+    shaped = [name for name in cluster.brokers if name in cluster.conditioners]
+    for name in shaped:
+        table.add_row(name, str(cluster.conditioners[name].control))
+    console = out()
+    console.print()
+    console.print(table)
+    last = cluster.conditioners[shaped[-1]]
+    console.print(f"Change the links of {last.broker}: tidegate condition {last.control} --delay 0.5", soft_wrap=True)

@@ -29,18 +29,24 @@ def write(directory: Path, text: str) -> Path:
 
 def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
     file = write(tmp_path, f'name = "file"\ncluster = "file"\nurl = "{URL}"\nperiod_s = 2\nhttp_port = 1')
-    environ = {"TIDEGATE_CLUSTER": "variable", "TIDEGATE_PERIOD_S": "3", "TIDEGATE_OTHER": "not ours"}
+    environ = {"TIDEGATE_HEAD_CLUSTER": "variable", "TIDEGATE_HEAD_PERIOD_S": "3", "TIDEGATE_OTHER": "not ours"}
     config = load_config(HeadConfig, file, environ, {"period_s": "4", "http_port": None})
     assert (config.name, config.cluster, config.period_s) == ("file", "variable", 4.0)
     assert config.http_port == 1, "a flag that was not given does not count"
     assert config.startup_timeout_s == HeadConfig.model_fields["startup_timeout_s"].default
 
 
+def test_the_address_that_clients_use_is_not_taken_for_the_broker_s_own() -> None:
+    environ = {"TIDEGATE_URL": "amqp://head", "TIDEGATE_HEAD_URL": "amqp://head"}
+    config = load_config(EdgeConfig, None, environ, {**NEEDED, "head_url": "amqp://head"})
+    assert config.url.host == "rabbit"
+
+
 def test_neighbours_come_from_a_file_or_as_json(tmp_path: Path) -> None:
     file = write(tmp_path, f'[[neighbours]]\nname = "south"\nurl = "{URL}"')
     assert load_config(HeadConfig, file, {}, NEEDED).neighbours[0].name == "south"
     text = json.dumps([{"name": "east", "url": "amqp://east", "link_url": "amqp://inside"}])
-    (east,) = load_config(HeadConfig, file, {"TIDEGATE_NEIGHBOURS": text}, NEEDED).neighbours
+    (east,) = load_config(HeadConfig, file, {"TIDEGATE_HEAD_NEIGHBOURS": text}, NEEDED).neighbours
     assert east.name == "east"
     assert east.link.host == "inside"
 
@@ -84,16 +90,16 @@ def test_an_error_names_option_source_and_remedy(tmp_path: Path, text: str, opti
 
 
 def test_the_source_of_a_wrong_value_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="variable TIDEGATE_PERIOD_S"):
-        load_config(HeadConfig, None, {"TIDEGATE_PERIOD_S": "never"}, NEEDED)
+    with pytest.raises(ConfigurationError, match="variable TIDEGATE_HEAD_PERIOD_S"):
+        load_config(HeadConfig, None, {"TIDEGATE_HEAD_PERIOD_S": "never"}, NEEDED)
     with pytest.raises(ConfigurationError, match="flag --period-s"):
-        load_config(HeadConfig, None, {"TIDEGATE_PERIOD_S": "1"}, {**NEEDED, "period_s": "never"})
-    with pytest.raises(ConfigurationError, match=r"variable TIDEGATE_NEIGHBOURS.*is not JSON"):
-        load_config(HeadConfig, None, {"TIDEGATE_NEIGHBOURS": "[,"}, NEEDED)
+        load_config(HeadConfig, None, {"TIDEGATE_HEAD_PERIOD_S": "1"}, {**NEEDED, "period_s": "never"})
+    with pytest.raises(ConfigurationError, match=r"variable TIDEGATE_HEAD_NEIGHBOURS.*is not JSON"):
+        load_config(HeadConfig, None, {"TIDEGATE_HEAD_NEIGHBOURS": "[,"}, NEEDED)
 
 
 def test_a_missing_option_says_how_to_give_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"head_url.*is required; set .*TIDEGATE_HEAD_URL or --head-url"):
+    with pytest.raises(ConfigurationError, match=r"head_url.*is required; set .*TIDEGATE_EDGE_HEAD_URL or --head-url"):
         load_config(EdgeConfig, None, {}, NEEDED)
 
 

@@ -40,7 +40,9 @@ def test_neighbours_are_seen_from_both_ends_of_a_link() -> None:
     ["uplink_bytes_per_s = 1", "downlink_bytes_per_s = 1.5", "link_delay_s = 0.1", "client_delay_s = 0.1"],
 )
 def test_bandwidths_and_delays_shape_a_broker(value: str) -> None:
-    topology = Topology.parse(f'[[cluster]]\nname = "coast"\n[[cluster.edge]]\n{value}\n[[cluster.edge]]\nport = 5672\n')
+    topology = Topology.parse(
+        f'[[cluster]]\nname = "coast"\n[[cluster.edge]]\n{value}\n[[cluster.edge]]\nport = 5672\n'
+    )
     assert [spec.is_shaped for spec in topology.cluster[0].edge] == [True, False]
 
 
@@ -67,7 +69,9 @@ def test_the_example_early_warning_has_the_network_of_the_burst_experiment() -> 
     assert {edge.name: edge.uplink_bytes_per_s for edge in cluster.edge} == {
         name: megabits * 1e6 / 8 for name, megabits in {"b0": 6.5, "b1": 8, "b2": 5, "b3": 8}.items()
     }
-    assert {(edge.link_delay_s + cluster.head.link_delay_s, edge.client_delay_s) for edge in cluster.edge} == {(0.1, 0.2)}
+    assert {(edge.link_delay_s + cluster.head.link_delay_s, edge.client_delay_s) for edge in cluster.edge} == {
+        (0.1, 0.2)
+    }
     assert cluster.head.client_delay_s == 0, "publishers sit beside the head"
 
 
@@ -88,7 +92,11 @@ EDGE = '[[cluster]]\nname = "coast"\n[[cluster.edge]]\n'
         (EDGE + "colour = 1\n", "cluster[0] (coast).edge[0].colour", "known keys are name, uplink_bytes_per_s"),
         (TWO + link("coast", "inland") + "delay = 1\n", "link[0].delay", "did you mean 'delay_s'?"),
         ("[[clusters]]\nname = 'coast'\n", "clusters", "'clusters' is not a known key; did you mean 'cluster'?"),
-        ("[cluster]\nname = 'coast'\n", "cluster", "'cluster' is a single table; write [[cluster]] instead of [cluster]"),
+        (
+            "[cluster]\nname = 'coast'\n",
+            "cluster",
+            "'cluster' is a single table; write [[cluster]] instead of [cluster]",
+        ),
         ("", "cluster", "'cluster' is missing; add it"),
         ("[[cluster]]\n", "cluster[0].name", "'name' is missing; add it"),
         ("[[cluster]]\nname = 'a.b'\n", "cluster[0] (a.b).name", "is not a name"),
@@ -150,5 +158,5 @@ def test_files_that_are_no_topology(content: bytes, words: str, tmp_path: Path) 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing.toml"):
-        with pytest.raises(TopologyError, match="can't be read .*; name a file that can be read"):
+        with pytest.raises(TopologyError, match=r"can't be read .*; name a file that can be read"):
             Topology.load(path)

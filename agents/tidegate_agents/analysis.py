@@ -1,0 +1,265 @@
+"""Who makes the load, and who should go first: the analysis of an overloaded broker.
+
+Seed 000 §IV.C. Clients of one topic pattern form a bundle, because moving half of them makes every message
+cross two links instead of one; bundles are put in the order in which they are to be offloaded, which depends on
+the metric that is overloaded. The orders of Table IV are data, `OFFLOADING`, in which groups that the paper
+holds equal share a rank.
+
+What always holds: the order is total and does not depend on the order in which clients are given; shares of one
+metric add up to what the bundles together cost; nothing here moves or even chooses anyone, that is a session's
+work. What a move would do to both brokers is in `effects`.
+
+Where a subscription overlaps another pattern of the same edge, a message of both comes in once and is counted
+twice: estimates of downlink and matching err on the careful side for the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from tidegate_protocol.messages import Capacity
+
+from .machine import Decision
+from .metrics import Metric, Role, utilization
+
+NAMED_MAX: Final = 16
+"""How many bundles a decision names."""
+
+
+class Group(StrEnum):
+    """What decides the order. First where the other side of a client's topic is, then how its queue is."""
+
+    REMOTE = "remote"
+    """S_r, P_r: the other side is in other clusters only."""
+    BOTH = "remote-and-local"
+    """S_rl, P_rl."""
+    LOCAL = "local"
+    """S_l, P_l."""
+    NONE = "none"
+    """S_n, P_n: there is no other side."""
+    EMPTY = "empty"
+    """S_empty: nothing waits."""
+    WAITING = "waiting"
+    """S_w-no: messages wait, in time."""
+    OVERLOADED = "overloaded"
+    """S_overload: the queue is past its threshold."""
+
+
+OFFLOADING: Final[Mapping[tuple[Role, Metric], tuple[frozenset[Group], ...]]] = MappingProxyType(
+    {
+        key: tuple(frozenset(rank) for rank in ranks)
+        for key, ranks in {
+            (Role.EDGE, Metric.DOWNLINK): [{Group.REMOTE}, {Group.BOTH}, {Group.LOCAL}, {Group.NONE}],
+            (Role.EDGE, Metric.UPLINK): [{Group.REMOTE}, {Group.BOTH}, {Group.LOCAL}, {Group.NONE}],
+            # A subscription without traffic costs the matcher a filter and nobody else anything.
+            (Role.EDGE, Metric.MATCHING): [{Group.NONE}, {Group.REMOTE, Group.BOTH, Group.LOCAL}],
+            # The overloaded ones stay: moving what is not late makes room without risking what nearly is.
+            (Role.EDGE, Metric.QUEUE_DEPTH): [{Group.EMPTY}, {Group.WAITING}, {Group.OVERLOADED}],
+            (Role.HEAD, Metric.DOWNLINK): [{Group.NONE}, {Group.REMOTE}, {Group.BOTH}, {Group.LOCAL}],
+            # What nobody subscribes to does not use the uplink.
+            (Role.HEAD, Metric.UPLINK): [{Group.REMOTE}, {Group.BOTH}, {Group.LOCAL}, {Group.NONE}],
+        }.items()
+    }
+)
+"""Seed 000 Table IV for edges, §IV.C.2 for heads: who goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberLoad:
+    """One subscription as a client of an edge. `local` and `remote` say where its topic is published."""
+
+    name: str
+    pattern: str
+    enqueue_per_s: float
+    message_bytes: float
+    allowed_wait_s: float
+    depth: float = 0.0
+    local: bool = False
+    remote: bool = False
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.enqueue_per_s * self.message_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherLoad:
+    """One publisher's topic on a head, and which links carry it on: to edges, and to neighbouring heads."""
+
+    name: str
+    topic: str
+    messages_per_s: float
+    message_bytes: float
+    edges: int = 0
+    neighbours: frozenset[str] = frozenset()
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.messages_per_s * self.message_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The part of each of a broker's metrics that a client causes; None where a capacity is unknown."""
+
+    uplink: float | None
+    downlink: float | None
+    matching: float | None = None
+    depth: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The clients of one topic (pattern) on one broker, and what they are worth together.
+
+    Subscribers cost the downlink once, all together, and the uplink each; publishers the downlink each.
+    """
+
+    topic: str
+    clients: tuple[str, ...]
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    messages_in_per_s: float
+    place: Group
+    queue: Group | None = None
+    """None for publishers: heads have no output queues."""
+    allowed_wait_s: float | None = None
+    """The shortest among its subscribers; None for publishers."""
+    depth: float = 0.0
+    """The deepest among its subscribers."""
+
+    def shares(self, capacity: Capacity) -> Shares:
+        """What the bundle causes on a broker of this capacity."""
+        return Shares(
+            uplink=utilization(self.bytes_out_per_s, capacity.uplink_bytes_per_s),
+            downlink=utilization(self.bytes_in_per_s, capacity.downlink_bytes_per_s),
+            matching=utilization(self.messages_in_per_s, capacity.matching_per_s),
+            depth=self.depth,
+        )
+
+
+def subscriber_shares(client: SubscriberLoad, together: int, capacity: Capacity) -> Shares:
+    """The shares of one of `together` subscribers of a pattern.
+
+    What comes in for all of them is divided among them, so that the shares add up.
+    """
+    return Shares(
+        uplink=utilization(client.bytes_per_s, capacity.uplink_bytes_per_s),
+        downlink=utilization(client.bytes_per_s / together, capacity.downlink_bytes_per_s),
+        matching=utilization(client.enqueue_per_s / together, capacity.matching_per_s),
+        depth=client.depth,
+    )
+
+
+def publisher_shares(client: PublisherLoad, capacity: Capacity) -> Shares:
+    """The shares of one publisher's topic on a head."""
+    copies = client.edges + len(client.neighbours)
+    return Shares(
+        uplink=utilization(client.bytes_per_s * copies, capacity.uplink_bytes_per_s),
+        downlink=utilization(client.bytes_per_s, capacity.downlink_bytes_per_s),
+    )
+
+
+def subscriber_bundles(
+    clients: Iterable[SubscriberLoad], overloaded: Collection[str] = frozenset()
+) -> tuple[Bundle, ...]:
+    """The bundles of an edge, by pattern. `overloaded` names the subscriptions past their threshold.
+
+    A bundle is as close to being late as the member that is closest.
+    """
+    members: dict[str, list[SubscriberLoad]] = {}
+    for client in clients:
+        members.setdefault(client.pattern, []).append(client)
+    return tuple(subscriber_bundle(members[pattern], overloaded) for pattern in sorted(members))
+
+
+def subscriber_bundle(members: Collection[SubscriberLoad], overloaded: Collection[str] = frozenset()) -> Bundle:
+    """One bundle: of all subscribers of a pattern, or of some where a bundle has to be split."""
+    ordered = sorted(members, key=lambda client: client.name)
+    # Every subscriber of a pattern is sent the same messages; the largest value is the least out of date.
+    largest = max(ordered, key=lambda client: client.bytes_per_s)
+    if any(client.name in overloaded for client in ordered):
+        queue = Group.OVERLOADED
+    else:
+        queue = Group.WAITING if any(client.depth > 0.0 for client in ordered) else Group.EMPTY
+    return Bundle(
+        topic=ordered[0].pattern,
+        clients=tuple(client.name for client in ordered),
+        bytes_in_per_s=largest.bytes_per_s,
+        bytes_out_per_s=sum(client.bytes_per_s for client in ordered),
+        messages_in_per_s=max(client.enqueue_per_s for client in ordered),
+        place=_place(any(client.local for client in ordered), any(client.remote for client in ordered)),
+        queue=queue,
+        allowed_wait_s=min(client.allowed_wait_s for client in ordered),
+        depth=max(client.depth for client in ordered),
+    )
+
+
+def publisher_bundles(clients: Iterable[PublisherLoad]) -> tuple[Bundle, ...]:
+    """The bundles of a head, by topic."""
+    members: dict[str, list[PublisherLoad]] = {}
+    for client in clients:
+        members.setdefault(client.topic, []).append(client)
+    return tuple(_publisher_bundle(topic, members[topic]) for topic in sorted(members))
+
+
+def _publisher_bundle(topic: str, members: Collection[PublisherLoad]) -> Bundle:
+    ordered = sorted(members, key=lambda client: client.name)
+    local = any(client.edges > 0 for client in ordered)
+    return Bundle(
+        topic=topic,
+        clients=tuple(client.name for client in ordered),
+        bytes_in_per_s=sum(client.bytes_per_s for client in ordered),
+        bytes_out_per_s=sum(client.bytes_per_s * (client.edges + len(client.neighbours)) for client in ordered),
+        messages_in_per_s=sum(client.messages_per_s for client in ordered),
+        place=_place(local, any(client.neighbours for client in ordered)),
+    )
+
+
+def _place(local: bool, remote: bool) -> Group:
+    if remote:
+        return Group.BOTH if local else Group.REMOTE
+    return Group.LOCAL if local else Group.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadingOrder:
+    """Bundles in the order in which they are to be tried, and what made it."""
+
+    role: Role
+    metric: Metric
+    bundles: tuple[Bundle, ...]
+
+    def decision(self, broker: str) -> Decision:
+        named = self.bundles[:NAMED_MAX]
+        ranks = " > ".join(" = ".join(sorted(rank)) for rank in OFFLOADING[self.role, self.metric])
+        numbers = {f"rank.{bundle.topic}": float(_rank(self.role, self.metric, bundle)) for bundle in named}
+        numbers |= {f"allowed_wait_s.{b.topic}": b.allowed_wait_s for b in named if b.allowed_wait_s is not None}
+        numbers["bundles"] = float(len(self.bundles))
+        first = " ".join(bundle.topic for bundle in named)
+        return Decision("offloading-order", broker, f"{self.metric}: {ranks}: {first}", numbers)
+
+
+def offloading_order(role: Role, metric: Metric, bundles: Iterable[Bundle]) -> OffloadingOrder:
+    """Who goes first when `metric` is overloaded: by group, then the larger allowed wait, then by name.
+
+    Publishers have no allowed wait; the paper gives no order inside their groups. The larger load goes first,
+    so that fewer have to move.
+    """
+
+    def position(bundle: Bundle) -> tuple[int, float, float, str, tuple[str, ...]]:
+        wait, load = bundle.allowed_wait_s, 0.0
+        if wait is None:
+            wait, load = 0.0, bundle.bytes_in_per_s
+        return _rank(role, metric, bundle), -wait, -load, bundle.topic, bundle.clients
+
+    return OffloadingOrder(role, metric, tuple(sorted(bundles, key=position)))
+
+
+def _rank(role: Role, metric: Metric, bundle: Bundle) -> int:
+    group = bundle.queue if metric is Metric.QUEUE_DEPTH else bundle.place
+    return next(rank for rank, groups in enumerate(OFFLOADING[role, metric]) if group in groups)

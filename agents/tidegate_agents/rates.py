@@ -1,0 +1,81 @@
+"""Rates as detection uses them: smoothed, predicted for the next period, and learned as capacities.
+
+What always holds: nothing here is negative, a steady rate is predicted to stay as it is, and an estimate is
+replaced, never changed. A rate before its first sample does not exist; there is no guess to start from.
+
+**The prediction.** Seed 000 asks for the "predicted" λ and μ of the next period and says no more. Chosen here
+is the smoothed level plus *half* of its last change (a damped trend):
+
+- without a trend, a level smoothed with α = 0.75 lags behind a ramp by a third of its step per period, and
+  behind a burst by a quarter of it for one period: the wrong side to err on;
+- with the whole change, a burst from 100 to 200 messages/s would be predicted to reach 250. Half of it gives
+  212, which is 200 again two samples later. For λ that is careful, for μ, which a link bounds, it is wrong,
+  so it had better be short;
+- a trend with a memory of its own (Holt) is quieter under noise, but still predicts a rise ten periods after
+  the step. λ and μ of a healthy queue rise and fall together, so their difference, which is what the
+  threshold is sensitive to, is quiet anyway.
+
+Knows no queue and no threshold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SMOOTHING: Final = 0.75
+"""α of y = α·x + (1 − α)·y' (seed 002 Table 5.2, design §6)."""
+
+TREND_SHARE: Final = 0.5
+"""How much of the last change of the level is expected to happen again; the module's docstring says why."""
+
+
+def smooth(sample: float, previous: float | None, alpha: float = SMOOTHING) -> float:
+    """y = α·x + (1 − α)·y'; the first sample stands for itself."""
+    return sample if previous is None else alpha * sample + (1.0 - alpha) * previous
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A smoothed rate and how it changed last."""
+
+    level: float
+    change: float = 0.0
+
+    def updated(self, sample: float, alpha: float = SMOOTHING) -> Rate:
+        """This rate after one more sample, one period later."""
+        level = alpha * sample + (1.0 - alpha) * self.level
+        return Rate(level, level - self.level)
+
+    @property
+    def predicted(self) -> float:
+        """What to expect of the next period, never below 0."""
+        return max(self.level + TREND_SHARE * self.change, 0.0)
+
+
+def follow(rate: Rate | None, sample: float, alpha: float = SMOOTHING) -> Rate:
+    """The rate after `sample`, whether or not there was one before."""
+    return Rate(sample) if rate is None else rate.updated(sample, alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedCapacity:
+    """What a link or a matcher has been seen to carry, where nobody configured it.
+
+    Only a drain that had something waiting behind it was limited by the capacity; an idle one says how little
+    there was to do. So the highest drain rate seen *while a backlog existed* counts, and nothing is known
+    before the first backlog, which is harmless: until then the capacity was enough. Feed it smoothed rates, or
+    one irregular sample would be believed for ever.
+    """
+
+    per_s: float | None = None
+
+    def seen(self, drain_per_s: float, *, backlog: bool) -> LearnedCapacity:
+        """What is known after one more sample."""
+        if not backlog or drain_per_s <= (self.per_s or 0.0):
+            return self
+        return LearnedCapacity(drain_per_s)
+
+    def or_configured(self, configured: float | None) -> float | None:
+        """The capacity to reckon with: what an operator configured goes before what was learned."""
+        return self.per_s if configured is None else configured

@@ -1,0 +1,193 @@
+"""The load state of a broker: LOW, HIGH or OVERLOAD, and why.
+
+Seed 000 Table III, with its two gaps (a value *equal* to a threshold) closed as design §6 words it: LOW if all
+metrics are below their low threshold, OVERLOAD if any is above its high one, HIGH otherwise. Which metric has
+which thresholds is a table, `THRESHOLDS`; the high threshold of queue depth comes with each queue.
+
+What always holds:
+
+- the state follows from the findings: a broker is LOW if and only if there is none;
+- every finding names the metric, the value and the threshold it was compared with, and for a queue depth the
+  subscription;
+- a queue in migration, and one whose deadline is infeasible, is not judged; the latter is named;
+- a metric without a known capacity is not judged either and is named. It does not keep a broker from LOW:
+  capacities are learned from backlogs, so one that is unknown has been enough so far.
+
+Where confirmation is asked for, a value above its high threshold in too few consecutive samples makes the
+broker HIGH, not OVERLOAD: not to be given more, not yet to be relieved. The caller hands back `above` of the
+last assessment; nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from .machine import Decision
+from .metrics import Metric, Role, SubscriptionSample
+from .threshold import Threshold
+
+NAMED_MAX: Final = 16
+"""How many findings a decision names."""
+
+QUEUE_CONFIRMED: Final[Mapping[Metric, int]] = MappingProxyType({Metric.QUEUE_DEPTH: 2})
+"""For real RabbitMQ: at a burst λ × round trip jumps by as much as a threshold, for one sample."""
+
+
+class LoadState(StrEnum):
+    """How loaded a broker is. LOW takes load, OVERLOAD gives some away, HIGH does neither."""
+
+    LOW = "low"
+    HIGH = "high"
+    OVERLOAD = "overload"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The thresholds of one metric; None where it has none, or where each value brings its own."""
+
+    low: float | None
+    high: float | None
+
+
+THRESHOLDS: Final[Mapping[tuple[Role, Metric], Limits]] = MappingProxyType(
+    {
+        (Role.HEAD, Metric.DOWNLINK): Limits(0.90, 0.95),
+        (Role.HEAD, Metric.UPLINK): Limits(0.90, 0.95),
+        (Role.EDGE, Metric.DOWNLINK): Limits(0.90, 0.95),
+        (Role.EDGE, Metric.MATCHING): Limits(0.90, 0.95),
+        # A busy uplink is no reason to move anyone; only a deadline in danger is, and that the depths tell.
+        (Role.EDGE, Metric.UPLINK): Limits(0.90, None),
+        (Role.EDGE, Metric.QUEUE_DEPTH): Limits(None, None),
+    }
+)
+"""Design §6; seed 000 §IV.B took the numbers from PEER."""
+
+Key = tuple[Metric, str]
+"""A metric and, for queue depth, the subscription (otherwise an empty string)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One value, the threshold it was compared with, and which state that asks for."""
+
+    metric: Metric
+    subscription: str
+    value: float
+    threshold: float
+    state: LoadState
+    samples: int = 1
+    """In how many consecutive samples it has been above its high threshold; 1 for a low one."""
+    samples_needed: int = 1
+
+    @property
+    def text(self) -> str:
+        of = f" of {self.subscription}" if self.subscription else ""
+        wait = f" ({self.samples} of {self.samples_needed} samples)" if self.samples < self.samples_needed else ""
+        sign = "≤" if self.state is LoadState.LOW else "≥" if self.state is LoadState.HIGH and not wait else ">"
+        return f"{self.metric}{of} {self.value:.4g} {sign} {self.threshold:.4g}{wait}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The state of a broker and everything it rests on, worst first."""
+
+    state: LoadState
+    findings: tuple[Finding, ...]
+    above: Mapping[Key, int]
+    """How often in a row each value has been above its high threshold; goes into the next assessment."""
+    unknown: tuple[Metric, ...] = ()
+    infeasible: tuple[str, ...] = ()
+    migrating: int = 0
+    """How many queues were left out for that reason."""
+
+    @property
+    def overloads(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.state is LoadState.OVERLOAD)
+
+    @property
+    def overloaded_metrics(self) -> tuple[Metric, ...]:
+        """The metrics to relieve, in the order of `Metric`."""
+        found = {finding.metric for finding in self.overloads}
+        return tuple(metric for metric in Metric if metric in found)
+
+    @property
+    def overloaded_queues(self) -> frozenset[str]:
+        return frozenset(finding.subscription for finding in self.overloads if finding.subscription)
+
+    def decision(self, broker: str) -> Decision:
+        named = self.findings[:NAMED_MAX]
+        numbers: dict[str, float] = {}
+        for finding in named:
+            of = f"{finding.metric}.{finding.subscription}" if finding.subscription else str(finding.metric)
+            numbers |= {f"{of}.value": finding.value, f"{of}.threshold": finding.threshold}
+        left_out = {str(metric): "capacity unknown" for metric in self.unknown}
+        left_out |= dict.fromkeys(self.infeasible[:NAMED_MAX], "infeasible deadline")
+        reason = named[0].text if named else "all metrics below their low thresholds"
+        more = f", and {len(self.findings) - 1} more" if len(self.findings) > 1 else ""
+        return Decision("load-state", broker, f"{self.state}: {reason}{more}", numbers, left_out)
+
+
+def assess(
+    role: Role,
+    values: Mapping[Metric, float | None],
+    queues: Iterable[tuple[SubscriptionSample, Threshold]] = (),
+    *,
+    above: Mapping[Key, int] = MappingProxyType({}),
+    samples_needed: Mapping[Metric, int] = MappingProxyType({}),
+    thresholds: Mapping[tuple[Role, Metric], Limits] = THRESHOLDS,
+) -> Assessment:
+    """Judge one sample. `above` is that of the assessment before; metrics not in `samples_needed` need one."""
+    findings: list[Finding] = []
+    unknown: list[Metric] = []
+    infeasible: list[str] = []
+    migrating = 0
+    for metric, value in values.items():
+        if value is None:
+            unknown.append(metric)
+            continue
+        limits = thresholds[role, metric]
+        if limits.high is not None and value > limits.high:
+            findings.append(_above_high((metric, ""), value, limits.high, above, samples_needed))
+        elif limits.low is not None and value >= limits.low:
+            findings.append(Finding(metric, "", value, limits.low, LoadState.HIGH))
+    for sample, threshold in queues:
+        if sample.migrating:
+            migrating += 1
+        elif threshold.depth is None:
+            infeasible.append(sample.name)
+        elif (depth := sample.depth) > threshold.depth:
+            key = (Metric.QUEUE_DEPTH, sample.name)
+            findings.append(_above_high(key, depth, threshold.depth, above, samples_needed))
+    counted = {
+        (finding.metric, finding.subscription): finding.samples
+        for finding in findings
+        if finding.state is LoadState.OVERLOAD or finding.samples < finding.samples_needed
+    }
+    findings.sort(key=_worst_first)
+    state = findings[0].state if findings else LoadState.LOW
+    return Assessment(
+        state, tuple(findings), MappingProxyType(counted), tuple(sorted(unknown)), tuple(sorted(infeasible)), migrating
+    )
+
+
+def _above_high(
+    key: Key, value: float, threshold: float, above: Mapping[Key, int], samples_needed: Mapping[Metric, int]
+) -> Finding:
+    metric, subscription = key
+    needed = samples_needed.get(metric, 1)
+    # Counting further than is needed would tell nothing, and an agent runs for months.
+    samples = min(above.get(key, 0) + 1, needed)
+    state = LoadState.OVERLOAD if samples >= needed else LoadState.HIGH
+    return Finding(metric, subscription, value, threshold, state, samples, needed)
+
+
+_METRIC_ORDER: Final = {metric: position for position, metric in enumerate(Metric)}
+
+
+def _worst_first(finding: Finding) -> tuple[bool, int, float, str]:
+    excess = finding.value - finding.threshold
+    return finding.state is not LoadState.OVERLOAD, _METRIC_ORDER[finding.metric], -excess, finding.subscription
