@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from types import MappingProxyType
 from typing import Final
 
@@ -179,24 +180,25 @@ def subscriber_bundles(
 
 def subscriber_bundle(members: Collection[SubscriberLoad], overloaded: Collection[str] = frozenset()) -> Bundle:
     """One bundle: of all subscribers of a pattern, or of some where a bundle has to be split."""
-    ordered = sorted(members, key=lambda client: client.name)
-    # Every subscriber of a pattern is sent the same messages; the largest value is the least out of date.
-    largest = max(ordered, key=lambda client: client.bytes_per_s)
-    if any(client.name in overloaded for client in ordered):
-        queue = Group.OVERLOADED
-    else:
-        queue = Group.WAITING if any(client.depth > 0.0 for client in ordered) else Group.EMPTY
-    return Bundle(
-        topic=ordered[0].pattern,
-        clients=tuple(client.name for client in ordered),
-        bytes_in_per_s=largest.bytes_per_s,
-        bytes_out_per_s=sum(client.bytes_per_s for client in ordered),
-        messages_in_per_s=max(client.enqueue_per_s for client in ordered),
-        place=_place(any(client.local for client in ordered), any(client.remote for client in ordered)),
-        queue=queue,
-        allowed_wait_s=min(client.allowed_wait_s for client in ordered),
-        depth=max(client.depth for client in ordered),
-    )
+    # One pass: this is the larger part of an analysis where an edge has many thousands of subscriptions.
+    bytes_in = bytes_out = messages_in = depth = 0.0
+    wait = inf
+    local = remote = late = False
+    for client in members:
+        rate = client.bytes_per_s
+        bytes_out += rate
+        # Every subscriber of a pattern is sent the same messages; the largest value is the least out of date.
+        bytes_in = max(bytes_in, rate)
+        messages_in = max(messages_in, client.enqueue_per_s)
+        depth = max(depth, client.depth)
+        wait = min(wait, client.allowed_wait_s)
+        local = local or client.local
+        remote = remote or client.remote
+        late = late or client.name in overloaded
+    (pattern,) = {client.pattern for client in members}
+    queue = Group.OVERLOADED if late else Group.WAITING if depth > 0.0 else Group.EMPTY
+    names = tuple(sorted(client.name for client in members))
+    return Bundle(pattern, names, bytes_in, bytes_out, messages_in, _place(local, remote), queue, wait, depth)
 
 
 def publisher_bundles(clients: Iterable[PublisherLoad]) -> tuple[Bundle, ...]:
@@ -262,4 +264,10 @@ def offloading_order(role: Role, metric: Metric, bundles: Iterable[Bundle]) -> O
 
 def _rank(role: Role, metric: Metric, bundle: Bundle) -> int:
     group = bundle.queue if metric is Metric.QUEUE_DEPTH else bundle.place
-    return next(rank for rank, groups in enumerate(OFFLOADING[role, metric]) if group in groups)
+    assert group is not None, "a bundle of publishers has no queue"
+    return _RANKS[role, metric][group]
+
+
+_RANKS: Final = {
+    key: {group: rank for rank, groups in enumerate(ranks) for group in groups} for key, ranks in OFFLOADING.items()
+}

@@ -101,14 +101,14 @@ class Removals:
         if removal.attempts < ATTEMPTS_MAX:
             self._ask(subject, removal)
         else:
-            self._fail(subject, RefusalReason.NOT_READY, f"{removal.edge} does not answer; ask again")
+            self._fail(subject, RefusalReason.NOT_READY, f"{removal.edge} does not answer")
 
     def undeliverable(self, subject: str) -> str | None:
         """Its edge is not there. Returns the name of that edge."""
         removal = self._pending.get(subject)
         if removal is None:
             return None
-        self._fail(subject, RefusalReason.NOT_READY, f"the process of {removal.edge} is not there; ask again")
+        self._fail(subject, RefusalReason.NOT_READY, f"the process of {removal.edge} is not there")
         return removal.edge
 
     def _fail(self, subject: str, reason: RefusalReason, text: str) -> None:

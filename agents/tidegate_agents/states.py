@@ -28,7 +28,6 @@ from typing import Final
 
 from .machine import Decision
 from .metrics import Metric, Role, SubscriptionSample
-from .threshold import Threshold
 
 NAMED_MAX: Final = 16
 """How many findings a decision names."""
@@ -134,13 +133,16 @@ class Assessment:
 def assess(
     role: Role,
     values: Mapping[Metric, float | None],
-    queues: Iterable[tuple[SubscriptionSample, Threshold]] = (),
+    queues: Iterable[tuple[SubscriptionSample, float | None]] = (),
     *,
     above: Mapping[Key, int] = MappingProxyType({}),
     samples_needed: Mapping[Metric, int] = MappingProxyType({}),
     thresholds: Mapping[tuple[Role, Metric], Limits] = THRESHOLDS,
 ) -> Assessment:
-    """Judge one sample. `above` is that of the assessment before; metrics not in `samples_needed` need one."""
+    """Judge one sample: the utilizations, and each queue with its threshold (None: infeasible).
+
+    `above` is that of the assessment before; metrics not in `samples_needed` need one sample.
+    """
     findings: list[Finding] = []
     unknown: list[Metric] = []
     infeasible: list[str] = []
@@ -157,11 +159,11 @@ def assess(
     for sample, threshold in queues:
         if sample.migrating:
             migrating += 1
-        elif threshold.depth is None:
+        elif threshold is None:
             infeasible.append(sample.name)
-        elif (depth := sample.depth) > threshold.depth:
+        elif (depth := sample.depth) > threshold:
             key = (Metric.QUEUE_DEPTH, sample.name)
-            findings.append(_above_high(key, depth, threshold.depth, above, samples_needed))
+            findings.append(_above_high(key, depth, threshold, above, samples_needed))
     counted = {
         (finding.metric, finding.subscription): finding.samples
         for finding in findings

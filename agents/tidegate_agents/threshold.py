@@ -204,19 +204,41 @@ class Threshold:
         return Decision("threshold", subscription, f"{self.kind}: {self.reason}", numbers)
 
 
+def paper_depth(
+    allowed_wait_s: float, enqueue_per_s: float, drain_per_s: float, session_s: float, period_s: float = PERIOD_S
+) -> float | None:
+    """Equation 2: TH = (t_e − t_LB)·μ − (λ − μ). The bare number, for judging many queues quickly."""
+    if allowed_wait_s <= 0.0:
+        return None
+    return (allowed_wait_s - session_s) * drain_per_s - (enqueue_per_s - drain_per_s) * period_s
+
+
+def projected_depth(
+    allowed_wait_s: float,
+    enqueue_per_s: float,
+    drain_per_s: float,
+    session_s: float,
+    period_s: float = PERIOD_S,
+    margin: float = MARGIN,
+) -> float | None:
+    """Design §7: TH = (1 − margin)·t_e·μ − max(λ − μ, 0)·max(t_LB, one period). The bare number.
+
+    At least one period, because nothing can be done before the next sample.
+    """
+    if allowed_wait_s <= 0.0:
+        return None
+    growth = max(enqueue_per_s - drain_per_s, 0.0) * max(session_s, period_s)
+    return (1.0 - margin) * allowed_wait_s * drain_per_s - growth
+
+
 def paper_threshold(
     allowed_wait_s: float, enqueue_per_s: float, drain_per_s: float, session_s: float, period_s: float = PERIOD_S
 ) -> Threshold:
-    """Equation 2: TH = (t_e − t_LB)·μ − (λ − μ)."""
-    depth: float | None = None
-    if allowed_wait_s <= 0.0:
-        reason = ThresholdReason.INFEASIBLE
-    else:
-        depth = (allowed_wait_s - session_s) * drain_per_s - (enqueue_per_s - drain_per_s) * period_s
-        if allowed_wait_s <= session_s:
-            reason = ThresholdReason.SESSION_TOO_LONG
-        else:
-            reason = ThresholdReason.GROWTH_TOO_FAST if depth < 0.0 else ThresholdReason.ALLOWED_WAIT
+    """`paper_depth` with everything it came from."""
+    depth = paper_depth(allowed_wait_s, enqueue_per_s, drain_per_s, session_s, period_s)
+    reason = _reason(depth)
+    if depth is not None and allowed_wait_s <= session_s:
+        reason = ThresholdReason.SESSION_TOO_LONG
     return Threshold(
         ThresholdKind.PAPER, depth, reason, allowed_wait_s, enqueue_per_s, drain_per_s, session_s, period_s
     )
@@ -230,20 +252,25 @@ def projected_threshold(
     period_s: float = PERIOD_S,
     margin: float = MARGIN,
 ) -> Threshold:
-    """Design §7: TH = (1 − margin)·t_e·μ − max(λ − μ, 0)·max(t_LB, one period).
-
-    At least one period, because nothing can be done before the next sample.
-    """
-    depth: float | None = None
-    if allowed_wait_s <= 0.0:
-        reason = ThresholdReason.INFEASIBLE
-    else:
-        growth = max(enqueue_per_s - drain_per_s, 0.0) * max(session_s, period_s)
-        depth = (1.0 - margin) * allowed_wait_s * drain_per_s - growth
-        reason = ThresholdReason.GROWTH_TOO_FAST if depth < 0.0 else ThresholdReason.ALLOWED_WAIT
+    """`projected_depth` with everything it came from."""
+    depth = projected_depth(allowed_wait_s, enqueue_per_s, drain_per_s, session_s, period_s, margin)
     return Threshold(
-        ThresholdKind.PROJECTED, depth, reason, allowed_wait_s, enqueue_per_s, drain_per_s, session_s, period_s, margin
+        ThresholdKind.PROJECTED,
+        depth,
+        _reason(depth),
+        allowed_wait_s,
+        enqueue_per_s,
+        drain_per_s,
+        session_s,
+        period_s,
+        margin,
     )
+
+
+def _reason(depth: float | None) -> ThresholdReason:
+    if depth is None:
+        return ThresholdReason.INFEASIBLE
+    return ThresholdReason.GROWTH_TOO_FAST if depth < 0.0 else ThresholdReason.ALLOWED_WAIT
 
 
 @dataclass(frozen=True, slots=True)

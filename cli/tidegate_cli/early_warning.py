@@ -85,7 +85,7 @@ class Outcome:
 
     @property
     def complete(self) -> bool:
-        """Whether everything arrived once. Being late says something of the machine, too, so it is told but not judged."""
+        """Whether everything arrived once. Lateness depends on the machine, too, so it is told but not judged."""
         return self.delivered > 0 and not (self.lost or self.doubled)
 
 

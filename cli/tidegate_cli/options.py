@@ -42,7 +42,8 @@ def broker_command(
     parameters += [_option(option, info) for option, info in model.model_fields.items()]
     variable = variable_name(model, "<option>")
     help_text = (
-        f"{summary}\n\nAn option is taken from its flag, else from the variable {variable}, else from the file, else from its default. docs/configuration.md lists all of them. "
+        f"{summary}\n\nAn option is taken from its flag, else from the variable {variable}, else from the file, else "
+        "from its default. docs/configuration.md lists all of them. "
         "SIGTERM ends the process cleanly."
     )
     return click.Command(name, params=parameters, callback=callback, help=help_text)

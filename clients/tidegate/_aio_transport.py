@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from pamqp.header import ContentHeader
-from yarl import URL
 
 from ._wire import BASIC_DELIVER, FRAME_HEADER, FRAME_METHOD, decode_properties
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 _frame_start = struct.Struct(">BHI")
 _HEADER_START: Final = 12
@@ -66,7 +68,7 @@ class SealingReader:
 
 def readable(start: bytes, rest: bytes) -> bytes:
     """A frame that says the same in a form that pamqp can read; `rest` is its payload and end mark."""
-    kind, channel, length = _frame_start.unpack(start)
+    kind, channel, _ = _frame_start.unpack(start)
     if kind == FRAME_HEADER:
         properties = rest[_HEADER_START:-1]
         sealed = _ONLY_HEADERS + _seal.pack(len(properties) + _SEAL_EXTRA, 0, b"x", len(properties)) + properties

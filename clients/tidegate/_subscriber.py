@@ -26,6 +26,7 @@ from ._errors import (
     Closed,
     ConnectionFailed,
     HeadSilent,
+    InvalidValue,
     Refused,
     TidegateError,
     UnexpectedReply,
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 SETTLED_S: Final = 5.0
 """An attachment that lived this long was a success: the next failure starts again with the shortest delay."""
+ACCESS_REFUSED: Final = 403
+"""RabbitMQ's answer to a consumer on a queue that has an exclusive one already."""
 NOT_FOUND: Final = 404
 FATAL_AT_FIRST: Final = (AccessRefused, Refused, UnexpectedReply)
 """What the first subscribe() reports at once. Later, when it worked before, even these are retried."""
@@ -76,6 +79,8 @@ class SubscriptionEngine:
         self._failure: TidegateError | None = None
         self._acks_coming = False
         self._stopping = False
+        self._awaited = False
+        """Whether somebody waits, or has waited, for the end."""
         self._ever_attached = False
 
     def __str__(self) -> str:
@@ -94,14 +99,20 @@ class SubscriptionEngine:
 
     async def stop(self) -> None:
         """Acknowledge what is settled and detach. RabbitMQ keeps the rest."""
-        if not self._stopping:
-            self._stopping = True
-            self._wake.set()
-            self._batch.set()
-            if not self.ended:
-                await self._finished.wait(self._owner.timeouts.close_s)
+        self.give_up()
+        if not self._awaited and not self.ended:
+            self._awaited = True
+            timeouts = self._owner.timeouts
+            # What never attached has nothing to acknowledge; it may be asking a head that does not answer.
+            await self._finished.wait(timeouts.close_s if self._ever_attached else timeouts.attempt_s)
         self.ended = True
         self._on_change()
+
+    def give_up(self) -> None:
+        """Have it end by itself, without waiting for that."""
+        self._stopping = True
+        self._wake.set()
+        self._batch.set()
 
     def settled(self) -> None:
         """Something was put among the settled.
@@ -122,14 +133,23 @@ class SubscriptionEngine:
             if self._stopping:
                 break
             if not self._ever_attached and (isinstance(error, FATAL_AT_FIRST) or since >= first_deadline):
-                self._failure = error
-                self._attached.set()
+                self._failure = self._explain(error)
                 break
             attempt = 0 if self._runtime.now() - since > SETTLED_S else attempt + 1
             await self._pause(attempt, error)
+        if not self._ever_attached and self._failure is None:
+            self._failure = Closed(str(self))
         self.ended = True
+        self._attached.set()
         self._finished.set()
         self._on_change()
+
+    def _explain(self, error: TidegateError) -> TidegateError:
+        """Say what a refusal by RabbitMQ means here."""
+        if isinstance(error, ChannelLost) and error.code == ACCESS_REFUSED:
+            name = self.request.subscriber
+            return Refused("conflict", f"{error.problem}. Another subscriber named {name!r}? Give each its own name")
+        return error
 
     async def _attach_and_serve(self) -> TidegateError:
         """One life of an attachment. Returns why it ended."""
@@ -286,22 +306,32 @@ class SubscriberEngine:
     async def subscribe(
         self, request: SubscribeRequest, inbox: Inbox, on_change: Callable[[], None]
     ) -> SubscriptionEngine:
+        same = [other for other in self._subscriptions if other.request.pattern == request.pattern]
+        if any(not other.ended for other in same):
+            problem = "is subscribed to by this subscriber already"
+            raise InvalidValue("pattern", request.pattern, problem, "use that subscription, or end it first")
         subscription = SubscriptionEngine(self, request, inbox, on_change)
-        await subscription.start()
-        self._subscriptions.append(subscription)
+        # Before it starts, so that close() ends it even if nobody waits for its start any more.
+        self._subscriptions = [other for other in self._subscriptions if other not in same] + [subscription]
+        try:
+            await subscription.start()
+        except BaseException:
+            # It stays among the subscriptions: a queue may have been made, and close() removes it.
+            subscription.give_up()
+            raise
         return subscription
 
     async def unsubscribe(self, subscription: SubscriptionEngine) -> None:
-        """Stop, and have the queue removed."""
+        """Stop, and have the queue removed. If that fails it may be tried again, and close() does."""
         await subscription.stop()
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
         if subscription.place is not None:
             await self.control.request(
                 UnsubscribeRequest(subscriber=self.name, number=subscription.place.number),
                 UnsubscribeReply,
                 self.timeouts.attempt_s,
             )
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
 
     async def close(self, unsubscribe: bool) -> None:
         """Stop everything; an anonymous subscriber leaves nothing behind."""

@@ -132,6 +132,8 @@ class Publisher:
         with self._changed:
             if machine.full:
                 self._wait_for_room(engine)
+            if self._engine is not engine:
+                raise Closed("the publisher")  # by another thread; nobody would send it any more
             publication = machine.admit(draft, time.time_ns() // 1000)
         engine.wake.set()
         return Receipt(publication, self._changed)
@@ -203,7 +205,7 @@ class Publisher:
             while engine.machine.full:
                 self._changed.wait()
                 if self._engine is not engine:
-                    raise Closed("the publisher")
+                    return
         finally:
             self._waiting_for_room -= 1
 

@@ -76,13 +76,8 @@ class Subscription:
             raise TypeError("this subscription has a callback; take messages from one that has none")
         inbox, engine = self._inbox, self._engine
         assert engine is not None
-        if not inbox.buffer:
-            self._wait(engine, timeout_s)
-        try:
-            message = inbox.buffer.popleft()
-        except IndexError:
-            return None
-        if engine.ended:
+        message = self._take(engine, timeout_s)
+        if message is None:
             return None
         inbox.hand_over(message, time.time())
         if message.late and self._on_late is not None:
@@ -101,6 +96,19 @@ class Subscription:
         if message is None:
             raise StopIteration
         return message
+
+    def _take(self, engine: SubscriptionEngine, timeout_s: float | None) -> Message | None:
+        """Wait for a message. Several threads may: who is woken may find that another one was faster."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not engine.ended:
+            try:
+                return self._inbox.buffer.popleft()
+            except IndexError:
+                left_s = None if until is None else until - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return None
+                self._wait(engine, left_s)
+        return None
 
     def _wait(self, engine: SubscriptionEngine, timeout_s: float | None) -> None:
         with self._changed:

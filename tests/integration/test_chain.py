@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pytest
+
 from tests.support.links import link_counts
 from tests.support.truth import random_pattern, random_topic, wants
 from tests.support.waiting import eventually
@@ -69,6 +71,7 @@ def make_plan(chance: random.Random, clusters: list[str], patterns: list[str]) -
     return Plan({name: clusters[number % len(clusters)] for number, name in enumerate(topics)}, topics)
 
 
+@pytest.mark.timeout(900)
 async def test_exact_delivery_over_a_chain_of_clusters(chain: EmbeddedCluster) -> None:
     chance = random.Random(SEED)
     clusters = list(chain.clusters)

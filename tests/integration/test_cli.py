@@ -64,6 +64,24 @@ def test_lines_of_standard_input_are_messages(url: str) -> None:
     assert published.stdout.startswith("3 confirmed on tide.gauge")
 
 
+def test_a_line_is_sent_while_the_next_one_is_awaited(url: str) -> None:
+    before = subscriptions(url)
+    base = [sys.executable, "-m", "tidegate_cli"]
+    watch = [*base, "subscribe", "slow.#", "--deadline", "30", "--count", "1", "--json", "--url", url]
+    with (
+        subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as subscriber,
+        subprocess.Popen([*base, "publish", "slow.x", "--url", url], stdin=subprocess.PIPE, text=True) as publisher,
+    ):
+        wait_for_subscriptions(url, before + 1)
+        assert publisher.stdin is not None
+        publisher.stdin.write("one\n")
+        publisher.stdin.flush()
+        out, _ = subscriber.communicate(timeout=TIMEOUT_S)
+        publisher.send_signal(signal.SIGINT)
+        assert publisher.wait(timeout=TIMEOUT_S) == ExitCode.INTERRUPTED, "Ctrl-C while it waits for a line"
+    assert json.loads(out)["body"] == "one"
+
+
 def test_status_for_people_and_machines(up: dict[str, Any], url: str) -> None:
     shown = tidegate("status", url=url)
     assert shown.returncode == ExitCode.OK, shown.stderr
@@ -137,10 +155,14 @@ def assert_clear(answer: subprocess.CompletedProcess[str], code: ExitCode, words
         assert word in answer.stderr, (answer.args, answer.stderr)
 
 
+def subscriptions(url: str) -> int:
+    described = json.loads(tidegate("status", "--json", url=url).stdout)
+    return sum(edge["subscriptions"] for edge in described["edges"])
+
+
 def wait_for_subscriptions(url: str, count: int) -> None:
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
-        described = json.loads(tidegate("status", "--json", url=url).stdout)
-        if sum(edge["subscriptions"] for edge in described["edges"]) >= count:
+        if subscriptions(url) >= count:
             return
     raise AssertionError(f"no {count} subscriptions within {TIMEOUT_S} s")

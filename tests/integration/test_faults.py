@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.support.truth import wants
 from tests.support.waiting import eventually
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
@@ -108,6 +110,7 @@ async def flowing(running: Load, what: str) -> None:
         raise AssertionError(f"{error}\n{logs}") from None
 
 
+@pytest.mark.timeout(900)
 async def test_every_part_can_be_killed_under_load(nodes_cluster: EmbeddedCluster, tmp_path: Path) -> None:
     cluster = nodes_cluster
     head = next(broker.name for broker in cluster.brokers.values() if broker.kind == "head")

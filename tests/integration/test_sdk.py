@@ -16,6 +16,7 @@ from typing import Self
 
 import aio_pika
 import httpx
+import pika
 import pytest
 import pytest_asyncio
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
@@ -30,6 +31,7 @@ from tidegate import (
     Backoff,
     ConnectionFailed,
     HeadSilent,
+    InvalidValue,
     Limits,
     Message,
     Publisher,
@@ -388,6 +390,57 @@ async def test_a_queue_still_held_by_a_predecessor_is_waited_for(hom: Hom, url: 
     await second.close()
 
 
+async def test_a_name_that_is_in_use_is_refused_in_the_end(hom: Hom, url: str) -> None:
+    async with AsyncSubscriber(url, name="double") as first:
+        subscription = await first.subscribe("double", deadline=1)
+        with pytest.raises(InvalidValue, match="already"):
+            await first.subscribe("double", deadline=1)
+        async with AsyncSubscriber(url, name="double", backoff=BACKOFF, timeouts=QUICK) as second:
+            with pytest.raises(Refused, match="named 'double'"):
+                await second.subscribe("double", deadline=1)
+        assert subscription.attached
+        await subscription.unsubscribe()
+        await (await first.subscribe("double", deadline=1)).unsubscribe()
+
+
+async def test_a_subscribe_that_nobody_waits_for_leaves_nothing_behind(hom: Hom, url: str) -> None:
+    async with AsyncSubscriber(url) as subscriber:
+        asked = hom.kinds.count("subscribe-request")
+        subscribing = asyncio.create_task(subscriber.subscribe("given.up", deadline=1))
+        await eventually(lambda: hom.kinds.count("subscribe-request") > asked, "the head was asked")
+        subscribing.cancel()
+        await asyncio.wait([subscribing])
+    async with await aio_pika.connect(url) as probe:
+        channel = await probe.channel()
+        with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
+            await channel.declare_queue(output_queue(subscriber.name, 0), passive=True)
+
+
+async def test_several_threads_may_take_from_one_subscription(hom: Hom, url: str) -> None:
+    def blocking() -> list[bytes]:
+        taken: list[bytes] = []
+        with Subscriber(url) as subscriber, Publisher(url) as publisher:
+            subscription = subscriber.subscribe("shared", deadline=1)
+            threads = [
+                threading.Thread(target=lambda: taken.extend(message.body for message in subscription))
+                for _ in range(3)
+            ]
+            for thread in threads:
+                thread.start()
+            for number in range(1_000):
+                publisher.publish("shared", str(number).encode())
+            publisher.flush()
+            end = time.monotonic() + 30
+            while subscription.statistics().received < 1_000 and time.monotonic() < end:
+                assert all(thread.is_alive() for thread in threads), "one was told the end while others go on"
+                time.sleep(0.01)
+        for thread in threads:
+            thread.join(10)
+        return taken
+
+    assert sorted(int(body) for body in await asyncio.to_thread(blocking)) == list(range(1_000))
+
+
 async def test_a_full_link_slows_the_publisher_and_loses_nothing(hom: Hom, url: str) -> None:
     hom.queue_arguments = {"x-max-length": 20, "x-overflow": "reject-publish"}
     async with AsyncSubscriber(url) as subscriber:
@@ -413,6 +466,31 @@ async def test_foreign_messages_are_delivered_and_counted(hom: Hom, url: str) ->
     assert {message.body for message in messages} == {b"plain", b"ours"}
     assert (statistics.foreign, statistics.late, statistics.received) == (1, 1, 2)
     assert [message.body for message in late] == [b"ours"]
+
+
+async def test_no_foreign_message_stops_a_subscription(hom: Hom, url: str) -> None:
+    """A time in microseconds is beyond what pamqp can read, and RabbitMQ would deliver the message for ever."""
+
+    def foreign() -> None:
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for properties in (
+            pika.BasicProperties(timestamp=time.time_ns() // 1000),
+            pika.BasicProperties(timestamp=2**63, headers={"tidegate-published-us": True, "n": 1}),
+            pika.BasicProperties(headers={"none": None, "list": [{}], "table": {"a": {}}, "bytes": b"\xff", "n": 1}),
+            pika.BasicProperties(message_id="last"),
+        ):
+            channel.basic_publish(PUBLISH_EXCHANGE, "odd", b"", properties)
+        connection.close()
+
+    async with AsyncSubscriber(url) as subscriber:
+        subscription = await subscriber.subscribe("odd", deadline=1)
+        await asyncio.to_thread(foreign)
+        messages = await take(subscription, 4)
+        assert subscription.reconnects == 0
+    assert [dict(message.attributes) for message in messages] == [{}, {"n": 1}, {"n": 1}, {}]
+    assert all(message.age_s is None for message in messages)
 
 
 async def test_the_head_hears_of_a_publisher_and_of_its_end(hom: Hom, url: str) -> None:

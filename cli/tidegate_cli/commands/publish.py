@@ -1,4 +1,8 @@
-"""`tidegate publish`: messages from the command line."""
+"""`tidegate publish`: messages from the command line.
+
+With the publisher for threads, because reading standard input may take for ever: what was read is sent meanwhile, and
+Ctrl-C interrupts the reading.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ from typing import Final
 
 import click
 
-from tidegate import AsyncPublisher
+from tidegate import Publisher
 
-from ..console import json_option, out, print_json, run, url_option
+from ..console import json_option, out, print_json, url_option
 from ..pacing import Pacer
 
 _COUNT_MAX: Final = 10_000_000
@@ -68,7 +72,7 @@ def command(
     Returns when RabbitMQ has confirmed all of them.
     """
     bodies = _lines() if body is None else (body.encode() for _ in range(count))
-    sent, seconds = run(_publish(url, name, topic, bodies, dict(attributes), rate, not transient))
+    sent, seconds = _publish(url, name, topic, bodies, dict(attributes), rate, not transient)
     if as_json:
         print_json({"topic": topic, "confirmed": sent, "seconds": round(seconds, 3)})
     else:
@@ -80,7 +84,7 @@ def _lines() -> Iterator[bytes]:
         yield line.rstrip(b"\r\n")
 
 
-async def _publish(
+def _publish(
     url: str,
     name: str | None,
     topic: str,
@@ -91,11 +95,12 @@ async def _publish(
 ) -> tuple[int, float]:
     began = time.monotonic()
     sent = 0
-    async with AsyncPublisher(url, name=name) as publisher:
+    with Publisher(url, name=name) as publisher:
         pacer = Pacer(rate)
         for body in bodies:
-            await pacer.wait()
-            await publisher.publish(topic, body, attributes=attributes, persistent=persistent)
+            if pause_s := pacer.pause_s(time.monotonic()):
+                time.sleep(pause_s)
+            publisher.publish(topic, body, attributes=attributes, persistent=persistent)
             sent += 1
-        await publisher.flush()
+        publisher.flush()
     return sent, time.monotonic() - began

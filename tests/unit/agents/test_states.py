@@ -6,11 +6,11 @@ import pytest
 
 from tidegate_agents.metrics import Metric, Role, SubscriptionSample
 from tidegate_agents.states import QUEUE_CONFIRMED, LoadState, assess
-from tidegate_agents.threshold import Threshold, paper_threshold
+from tidegate_agents.threshold import paper_depth
 
 IDLE = {Metric.UPLINK: 0.1, Metric.DOWNLINK: 0.1, Metric.MATCHING: 0.1}
 # (1 − 0.5) s · 100/s: fifty messages may wait.
-FIFTY = paper_threshold(1.0, 100, 100, 0.5)
+FIFTY = paper_depth(1.0, 100, 100, 0.5)
 
 
 def queue(name: str, depth: float, *, migrating: bool = False) -> SubscriptionSample:
@@ -80,7 +80,7 @@ def test_queues_in_migration_are_left_out() -> None:
 
 
 def test_infeasible_deadlines_are_named_and_not_balanced_for() -> None:
-    infeasible: Threshold = paper_threshold(0.0, 100, 100, 0.5)
+    infeasible = paper_depth(0.0, 100, 100, 0.5)
     assessment = assess(Role.EDGE, IDLE, [(queue("s.0", 1000), infeasible)])
     assert assessment.state is LoadState.LOW
     assert assessment.infeasible == ("s.0",)

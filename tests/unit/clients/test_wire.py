@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pamqp.frame
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
+from pamqp.exceptions import UnmarshalingException
 from pamqp.header import ContentHeader
 
+from tidegate._aio_transport import readable, unseal
 from tidegate._wire import (
+    attributes_of,
     decode_properties,
     encode_attributes,
     encode_properties,
     encode_publish,
     frames,
-    split_headers,
+    published_us,
 )
 from tidegate_protocol.form import Attributes
 
@@ -35,8 +39,8 @@ def test_attributes_arrive_exactly_by_both_decoders(attributes: Attributes, pers
     theirs = ContentHeader()
     theirs.unmarshal(b"\x00\x3c\x00\x00" + bytes(8) + encoded)
     for headers in (ours["headers"], theirs.properties.headers):
-        published_us, found = split_headers(headers)
-        assert published_us == 1_700_000_000_123_456
+        found = attributes_of(headers)
+        assert published_us(headers) == 1_700_000_000_123_456
         assert found == attributes
         assert {name: type(value) for name, value in found.items()} == {
             name: type(value) for name, value in attributes.items()
@@ -65,6 +69,37 @@ def test_frames_hold_the_whole_body_in_pieces_that_fit(body: bytes) -> None:
 
 
 def test_what_a_foreign_client_puts_into_headers_does_no_harm() -> None:
-    published_us, attributes = split_headers({"tidegate-published-us": "soon", "x-death": [1], "a": None, "b": 2})
-    assert published_us is None
-    assert attributes == {"b": 2}
+    assert attributes_of({"tidegate-published-us": 1, "x-death": [1], "CC": ["a"], "a": None, "b": 2}) == {"b": 2}
+    for no_time in ("soon", 1.5, True, 0, -1, None, b"1"):
+        assert published_us({"tidegate-published-us": no_time}) is None
+    assert published_us(None) is None
+
+
+def test_a_frame_that_pamqp_refuses_arrives_whole() -> None:
+    table = b"\x01t" + b"T" + b"\xff" * 8 + b"\x01a" + b"l" + (7).to_bytes(8, "big") + b"\x01\xffS\0\0\0\x01\xff"
+    flags = (0x2000 | 0x0080 | 0x0040).to_bytes(2, "big")
+    properties = flags + len(table).to_bytes(4, "big") + table + b"\x02\xffx" + b"\xff" * 8
+    payload = b"\x00\x3c\x00\x00" + (5).to_bytes(8, "big") + properties
+    start = b"\x02\x00\x03" + len(payload).to_bytes(4, "big")
+    with pytest.raises(UnmarshalingException):
+        pamqp.frame.unmarshal(start + payload + b"\xce")
+    _, channel, header = pamqp.frame.unmarshal(readable(start, payload + b"\xce"))
+    assert channel == 3
+    assert isinstance(header, ContentHeader)
+    assert header.body_size == 5
+    found = unseal(header)
+    assert found["message_id"] == "\ufffdx"
+    assert attributes_of(found["headers"]) == {"a": 7, "\ufffd": "\ufffd"}
+
+
+@given(st.binary(max_size=40))
+def test_any_topic_can_be_read(topic: bytes) -> None:
+    fields = b"\x03tag" + (258).to_bytes(8, "big") + b"\x01" + b"\x10tidegate.deliver" + bytes([len(topic)]) + topic
+    payload = b"\x00\x3c\x00\x3c" + fields
+    start = b"\x01\x00\x01" + len(payload).to_bytes(4, "big")
+    _, _, deliver = pamqp.frame.unmarshal(readable(start, payload + b"\xce"))
+    assert isinstance(deliver, Basic.Deliver)
+    assert (deliver.delivery_tag, deliver.redelivered, deliver.exchange) == (258, True, "tidegate.deliver")
+    assert len(deliver.routing_key) <= len(topic)
+    if topic.isascii():
+        assert deliver.routing_key.encode() == topic
