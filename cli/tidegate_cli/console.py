@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -103,8 +102,3 @@ def _line_report() -> Report:
             err().print(f"{step}: {done} of {total}")
 
     return report
-
-
-def is_ci() -> bool:
-    """True where a skipped part counts as a failed one."""
-    return os.environ.get("CI", "").lower() == "true"

@@ -209,11 +209,6 @@ class AckLedger:
             self._ahead.clear()
         return acks
 
-    @property
-    def owes(self) -> bool:
-        """Whether `take` would return something."""
-        return self._bulk > self._sent or len(self._ahead) >= self._singles_at
-
     def validate(self) -> None:
         """Raise AssertionError if the state breaks an invariant."""
         assert self._sent <= self._bulk <= self._contiguous

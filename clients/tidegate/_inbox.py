@@ -123,11 +123,6 @@ class Inbox:
                     ledger.settle(tag)
         return self._ledger.take(final)
 
-    @property
-    def owes(self) -> bool:
-        """Whether there may be something to acknowledge."""
-        return bool(self._settled) or self._ledger.owes
-
     def statistics(self, now: float) -> Statistics:
         """A snapshot. `now` is the clock that `receive` got."""
         return Statistics(

@@ -40,7 +40,7 @@ Round = Callable[[], Awaitable[float]]
 class Size:
     """How much is sent per round. Federation is given less, because it is slow and a rate is a rate."""
 
-    rounds: int = 5
+    rounds: int = 7
     path_messages: int = 20_000
     federation_messages: int = 5_000
     client_messages: int = 8_000
@@ -81,7 +81,8 @@ async def run_dataplane(size: Size, report: Report) -> dict[str, Any]:
         ]
         rates = Rates()
         for round_number in range(size.rounds):
-            for path, count in contenders:
+            # Forwards and backwards in turn, so that a machine that slows down or recovers favours nobody.
+            for path, count in contenders if round_number % 2 == 0 else reversed(contenders):
                 rates.add(path.name, await paths.measure(path, count))
             report("paths: Tidegate, shovel, federation", round_number + 1, size.rounds)
         added = await _latency(head, edge, queue, size.latency_messages)

@@ -18,7 +18,7 @@ def command() -> None:
 
 
 @command.command("dataplane")
-@click.option("--rounds", type=click.IntRange(3, 50), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--rounds", type=click.IntRange(3, 50), default=7, show_default=True, help="Interleaved rounds.")
 @click.option("--messages", type=click.IntRange(1_000, 1_000_000), help="Messages per path and round. [default: 20000]")
 @json_option
 def dataplane(rounds: int, messages: int | None, as_json: bool) -> None:
