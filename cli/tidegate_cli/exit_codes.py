@@ -16,8 +16,6 @@ class ExitCode(IntEnum):
     """A topic, pattern, deadline, body or attribute that breaks a rule."""
     UNAVAILABLE = 69
     """RabbitMQ or the head's process can't be reached."""
-    INTERNAL = 70
-    """A bug of ours."""
     NO_PERMISSION = 77
     """Wrong user or password, or a right that is missing."""
     BAD_CONFIGURATION = 78

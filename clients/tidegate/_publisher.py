@@ -47,7 +47,6 @@ class PublisherEngine:
     ) -> None:
         self.machine = PublishingMachine(publisher, limits)
         self.wake = runtime.signal()
-        self.hellos_failed = 0
         self.reconnects = 0
         self._runtime = runtime
         self._address = address
@@ -163,7 +162,6 @@ class PublisherEngine:
                 )
                 period_s = min(welcome.period_s, self._timeouts.hello_s)
             except TidegateError as error:
-                self.hellos_failed += 1
                 logger.debug("%s: the head does not know of us yet: %s", self._name, error)
             await self._stop_hello.wait(period_s)
         try:

@@ -249,7 +249,8 @@ class DataConnections:
         self._runtime = runtime
         self._name = name
         self._timeouts = timeouts
-        self._gate = Gate(runtime)
+        self._gates: dict[str, Gate] = {}
+        """One per edge ever used, so that an edge which does not answer delays no other."""
         self._open: dict[str, Connection] = {}
         self._users: dict[Connection, int] = {}
 
@@ -257,7 +258,7 @@ class DataConnections:
     async def use(self, address: Address) -> AsyncIterator[Connection]:
         """A connection to `address` for as long as the context lasts."""
         key = str(address)
-        async with self._gate:
+        async with self._gates.setdefault(key, Gate(self._runtime)):
             connection = self._open.get(key)
             if connection is None or not connection.usable:
                 connection = await self._runtime.connect(address, f"{self._name} data", self._timeouts)

@@ -25,7 +25,6 @@ HOM_KEY: Final = "hom"
 """Where clients send requests. Clients know a head's address but not its name, so the key is the same on every head."""
 HEAD_KEY: Final = "head"
 """Where the edges of a cluster send to their head: they too know its address rather than its name."""
-EVERY_CLIENT_KEY: Final = "client.all"
 
 
 def ingress_exchange(head: str) -> str:

@@ -133,7 +133,8 @@ def test_addresses_that_lead_nowhere_are_named(url: str) -> None:
             assert password not in answer.stderr + answer.stdout
 
 
-def test_a_missing_url_says_how_to_give_it() -> None:
+def test_a_missing_url_says_how_to_give_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEGATE_URL", raising=False)
     answer = tidegate("status")
     assert answer.returncode == ExitCode.USAGE
     assert "TIDEGATE_URL" in answer.stderr

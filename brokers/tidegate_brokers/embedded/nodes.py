@@ -1,10 +1,10 @@
 """Real RabbitMQ nodes as child processes: private directory, reserved ports, loopback only.
 
 A node can be stopped or killed and started again with the same data and ports. It is ready when it has been talked to
-over AMQP and over the management API, not when a port is open. No node needs or leaves an epmd: each is told its
-distribution port, and distribution runs before RabbitMQ looks for it (which also saves RabbitMQ the start of a second
-Erlang machine just to launch epmd). Everything that uses a node does so through the protocol `RabbitNode`, so that
-tests can supply a container in its place.
+over AMQP and over the management API, not when a port is open. No node needs an epmd: each is told its distribution
+port, and distribution runs before RabbitMQ looks for it (which also saves RabbitMQ the start of a second Erlang machine
+just to launch epmd). One that RabbitMQ starts later all the same ends with the launch. Everything that uses a node does
+so through the protocol `RabbitNode`, so that tests can supply a container in its place.
 """
 
 from __future__ import annotations

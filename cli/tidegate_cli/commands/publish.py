@@ -71,6 +71,10 @@ def command(
 
     Returns when RabbitMQ has confirmed all of them.
     """
+    if body is None and count != 1:
+        raise click.UsageError(
+            "--count repeats BODY: give one, or leave out --count to send the lines of standard input"
+        )
     bodies = _lines() if body is None else (body.encode() for _ in range(count))
     sent, seconds = _publish(url, name, topic, bodies, dict(attributes), rate, not transient)
     if as_json:

@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.table import Table
@@ -15,7 +15,9 @@ from rich.table import Table
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import Topology
 
-from ..console import json_option, out, print_json, progress, run
+from ..console import err, json_option, out, print_json, progress, run
+
+_WATCH_PERIOD_S: Final = 1.0
 
 
 @click.command("up")
@@ -60,9 +62,22 @@ async def _up(topology: Topology, compact: bool, as_json: bool) -> None:
             print_json(_describe(cluster, ready_s))
         else:
             _show(cluster, ready_s)
+        watching = asyncio.create_task(_tell_of_deaths(cluster))
         await stop.wait()
+        watching.cancel()
         if not as_json:
             out().print("Stopping …")
+
+
+async def _tell_of_deaths(cluster: EmbeddedCluster) -> None:
+    """Say so when a broker's process ends by itself; messages keep flowing, but somebody should look."""
+    running = set(cluster.brokers)
+    while running:
+        await asyncio.sleep(_WATCH_PERIOD_S)
+        for name in sorted(running):
+            if cluster.process(name).pid is None:
+                running.discard(name)
+                err().print(f"The process of {name} has ended; its log: {cluster.process(name).log}", soft_wrap=True)
 
 
 def _describe(cluster: EmbeddedCluster, ready_s: float) -> dict[str, Any]:
