@@ -122,7 +122,7 @@ class HeadConfig(BrokerConfig):
         json_schema_extra=_unit("bytes"),
     )
     link_prefetch: int = Field(
-        1000,
+        4000,
         ge=1,
         le=50_000,
         description="Messages in flight on one link.",
