@@ -12,7 +12,7 @@ from typing import Final
 from tidegate_protocol.messages import Capacity
 
 SILENT_PERIODS_MAX: Final = 3
-"""Whoever has not been heard of for this many periods is not alive (design §5: state is soft)."""
+"""Whoever has not been heard of for this many periods is not alive: state is soft."""
 
 STORY_LENGTH_MAX: Final = 1_000
 """How many recent decisions an agent remembers."""

@@ -4,7 +4,7 @@ What always holds:
 
 - everything in one sample was seen at one moment: a depth taken with the rates of another moment lies;
 - rates are those at which messages are *enqueued*. What is offered to an uplink may therefore be more than it
-  carries, and its utilization may pass 1 (design §6): that is how an overload shows before anything is late;
+  carries, and its utilization may pass 1: that is how an overload shows before anything is late;
 - a metric whose capacity is not known is None, never 0: nothing is claimed about it.
 
 The metrics are those of seed 000, Table I (heads) and Table II (edges). Knows no threshold and judges nothing.

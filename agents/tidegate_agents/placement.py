@@ -38,7 +38,7 @@ what is left, the range would be 3.11 % to 3.20 %: too narrow to be a rule.)
 """
 
 LOW_UTILIZATION: Final = 0.90
-"""The low threshold of the link and matching metrics (design §6): above it an edge takes no load if another
+"""The low threshold of the link and matching metrics: above it an edge takes no load if another
 can.
 """
 

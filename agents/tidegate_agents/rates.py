@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SMOOTHING: Final = 0.75
-"""α of y = α·x + (1 − α)·y' (seed 002 Table 5.2, design §6)."""
+"""α of y = α·x + (1 − α)·y' (seed 002 Table 5.2)."""
 
 TREND_SHARE: Final = 0.5
 """How much of the last change of the level is expected to happen again; the module's docstring says why."""

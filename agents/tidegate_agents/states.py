@@ -1,6 +1,6 @@
 """The load state of a broker: LOW, HIGH or OVERLOAD, and why.
 
-Seed 000 Table III, with its two gaps (a value *equal* to a threshold) closed as design §6 words it: LOW if all
+Seed 000 Table III, with its two gaps (a value *equal* to a threshold) closed: LOW if all
 metrics are below their low threshold, OVERLOAD if any is above its high one, HIGH otherwise. Which metric has
 which thresholds is a table, `THRESHOLDS`; the high threshold of queue depth comes with each queue.
 
@@ -63,7 +63,7 @@ THRESHOLDS: Final[Mapping[tuple[Role, Metric], Limits]] = MappingProxyType(
         (Role.EDGE, Metric.QUEUE_DEPTH): Limits(None, None),
     }
 )
-"""Design §6; seed 000 §IV.B took the numbers from PEER."""
+"""Seed 000 §IV.B, which took the numbers from PEER."""
 
 Key = tuple[Metric, str]
 """A metric and, for queue depth, the subscription (otherwise an empty string)."""

@@ -1,6 +1,6 @@
 """The dynamic queue-depth threshold: how much may wait for a subscription before its deadline is in danger.
 
-Two steps (seed 000 §IV.B, design §7). First the **allowed wait** t_e: what is left of the deadline for the
+Two steps (seed 000 §IV.B). First the **allowed wait** t_e: what is left of the deadline for the
 output queue when everything else that takes time has been taken off. Then the **threshold** TH, in messages:
 
 - *paper*, equation 2: TH = (t_e − t_LB)·μ − (λ − μ). It presupposes that a session is short (t_LB ≪ t_e). Where
@@ -28,7 +28,7 @@ from tidegate_protocol.messages import Capacity
 from .machine import Decision
 
 SESSION_S_FIRST: Final = 0.5
-"""t_LB until sessions have been seen (design §7)."""
+"""t_LB until sessions have been seen."""
 
 SESSION_WEIGHT_MAX: Final = 20
 """After this many sessions the average becomes a moving one, so that it follows links that change."""
@@ -221,7 +221,7 @@ def projected_depth(
     period_s: float = PERIOD_S,
     margin: float = MARGIN,
 ) -> float | None:
-    """Design §7: TH = (1 − margin)·t_e·μ − max(λ − μ, 0)·max(t_LB, one period). The bare number.
+    """TH = (1 − margin)·t_e·μ − max(λ − μ, 0)·max(t_LB, one period). The bare number.
 
     At least one period, because nothing can be done before the next sample.
     """

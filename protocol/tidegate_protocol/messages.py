@@ -79,7 +79,7 @@ class RefusalReason(StrEnum):
 
 
 class LoadState(StrEnum):
-    """States of §6, and N/A for a broker that takes no part."""
+    """How loaded a broker is, and N/A for one that takes no part."""
 
     LOW = "LOW"
     HIGH = "HIGH"

@@ -1,4 +1,4 @@
-"""Load states: seed 000 Table III on the thresholds of design §6, and the reasons given."""
+"""Load states: seed 000 Table III on its thresholds, and the reasons given."""
 
 from __future__ import annotations
 
