@@ -23,6 +23,7 @@ from aiormq.exceptions import (
 )
 
 from .errors import AlreadyRunning, BrokerError, RabbitDenied, RabbitForbidden, RabbitUnreachable
+from .frames import PlainTransport
 from .urls import ServerUrl
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
     """Open a connection, or raise an error of `errors.py`."""
     where = str(url)
     address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}"
-    connection = aiormq.Connection(address)
+    connection = aiormq.Connection(address, transport_factory=PlainTransport())
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect(client_properties={"connection_name": label})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aio_pika
+import pika
 import pytest
 import pytest_asyncio
 from aiormq.abc import AbstractChannel
@@ -131,6 +133,30 @@ async def test_malformed_control_messages_are_counted_answered_and_harm_nobody(b
         await exchange.publish(aio_pika.Message(encode(request), reply_to="victim"), HOM_KEY)
         await eventually(lambda: malformed(head, "bad-reply-to"), "a reply address that is no direct reply-to counts")
         assert await victim.get(fail=False) is None
+        assert (await client.status()).edges[0].alive
+
+
+async def test_a_control_message_with_unreadable_properties_is_counted_and_cuts_nothing(brokers: Brokers) -> None:
+    await cluster(brokers, edges=("one",))
+    head = brokers.processes["head"]
+    reconnects = 'tidegate_connection_reopened_total{connection="control"}'
+    before = await head.metric(reconnects)
+
+    def send() -> None:
+        with pika.BlockingConnection(pika.URLParameters(brokers.url("head"))) as connection:
+            # A time in microseconds, far beyond the year 9999.
+            odd = pika.BasicProperties(timestamp=1_800_000_000_000_000, headers={"time": 1}, priority=3)
+            connection.channel().basic_publish(CONTROL_EXCHANGE, HOM_KEY, b"no json", odd)
+
+    counted = await malformed(head, "not-json")
+    await asyncio.to_thread(send)
+
+    async def seen() -> bool:
+        return await malformed(head, "not-json") == counted + 1
+
+    await eventually(seen, "the message is counted")
+    assert await head.metric(reconnects) == before
+    async with brokers.client("head") as client:
         assert (await client.status()).edges[0].alive
 
 
