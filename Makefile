@@ -21,11 +21,12 @@ up: setup ## start a cluster and keep it running until Ctrl-C
 test: setup ## run all tests (ARGS="-k topics" for some)
 	@$(BIN)/pytest $(ARGS)
 
-check: setup ## format, lint, types, unit and property tests: run this before you commit
+check: setup ## format, lint, types, unit and property tests, a short swarm: run this before you commit
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest tests/unit tests/property $(ARGS)
+	@$(BIN)/tidegate simulate --seeds 50
 
 bench: setup ## measure the data plane beside a bare shovel and federation
 	@$(BIN)/tidegate bench dataplane $(ARGS)

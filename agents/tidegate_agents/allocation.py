@@ -6,7 +6,12 @@ have confirmed their routes or the time for that is over. What always holds:
 - one allocation per subscriber and pattern is under way; repetitions are answered together, with the latest
   terms;
 - a subscription that exists keeps its edge and number, so that a client coming back finds what waited for it.
-  It keeps them even while its edge's process is not there, because the edge's RabbitMQ goes on without it;
+  It keeps them even while its edge's process is not there, because the edge's RabbitMQ goes on without it. Only if
+  the edge has been silent for long and the client can't reach it either, it gets another place; the old one is
+  *abandoned*, and what waits there is fetched when the edge is back;
+- of several places without a grant the oldest wins: everything that its client lacks is there. Whether the others are
+  of any use is found out elsewhere; nothing is removed here but what this allocation made in vain;
+- during a migration the client is told its old place, and about the migration once more;
 - an edge that does not answer, or refuses, is passed over for the next best one, at most `EDGES_TRIED_MAX` in
   all. The next one gets another number: the first may have made its queue after all.
 """
@@ -30,10 +35,12 @@ from tidegate_protocol.names import output_queue
 
 from .config import EDGES_TRIED_MAX, REPLIES_JOINED_MAX
 from .context import HeadContext
+from .dispatch import Dispatch
 from .edges import Edges
 from .machine import Decision, ReplyAddress, Send
+from .migrations import Migrations
 from .neighbours import Neighbours
-from .placement import place
+from .policies import policy_named
 from .registry import Key, key_of
 from .removals import Removals
 
@@ -46,8 +53,9 @@ class _Allocation:
     subscription: Subscription
     known: Subscription | None
     """What this subscriber had on this edge before, if anything."""
+    instead_of: tuple[str, Key] | None = None
+    """The place on an edge that is away, to be abandoned once another is granted."""
     tried: dict[str, str] = field(default_factory=dict)
-    numbers: set[int] = field(default_factory=set)
     request_id: str = ""
     ready: bool = False
     awaiting: set[str] | None = None
@@ -61,12 +69,28 @@ class _Allocation:
 class Allocations:
     """The allocations under way, by subscriber and pattern."""
 
-    def __init__(self, context: HeadContext, edges: Edges, removals: Removals, neighbours: Neighbours) -> None:
+    def __init__(
+        self,
+        context: HeadContext,
+        edges: Edges,
+        removals: Removals,
+        neighbours: Neighbours,
+        migrations: Migrations,
+    ) -> None:
         self._context = context
         self._edges = edges
         self._removals = removals
         self._neighbours = neighbours
+        self._migrations = migrations
+        self._policy = policy_named(context.config.balancing.policy, context.config.balancing.seed)
         self._pending: dict[str, _Allocation] = {}
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_request("prepare", self.answered, self.undeliverable)
+        dispatch.on_timer("prepare", self.timed_out)
+        dispatch.on_wait("grant", self.routes_live, self.routes_failed)
+        dispatch.stops.append(self.stop)
+        dispatch.checks.append(self.validate)
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -74,6 +98,9 @@ class Allocations:
     def holds(self, key: Key) -> bool:
         """Whether an allocation of this subscriber and number is under way."""
         return any(key_of(a.subscription) == key for a in self._pending.values() if a.request.subscriber == key[0])
+
+    def allocates(self, subscriber: str, pattern: str) -> bool:
+        return f"{subscriber} {pattern}" in self._pending
 
     def subscribe(self, request: SubscribeRequest, reply_to: ReplyAddress | None) -> None:
         if reply_to is None:
@@ -86,17 +113,76 @@ class Allocations:
         if len(self._pending) >= limit:
             self._put_off(reply_to, RefusalReason.LIMIT, f"pending_max = {limit} allocations are under way")
             return
-        found = self._context.registry.find(request.subscriber, request.pattern)
-        if found:
-            self._confirm_existing(subject, request, reply_to, found)
-        else:
+        found = self._existing(request)
+        moving = self._migrations.of(request.subscriber, request.pattern)
+        if found is None and self._is_reserved(request):
+            self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription is just being moved")
+        elif found is None and not self._sent_after(request, reply_to):
             self._allocate_new(subject, request, reply_to)
+        elif found is None:
+            return
+        elif request.unreachable != found[0] or not self._edges.away(found[0]):
+            self._confirm_existing(subject, request, reply_to, found)
+        elif moving is not None:
+            self._migrations.failed(moving, f"its client can't reach {found[0]}")
+            self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription was just being moved")
+        else:
+            self._allocate_new(subject, request, reply_to, (found[0], key_of(found[1])))
+
+    def _sent_after(self, request: SubscribeRequest, reply_to: ReplyAddress) -> bool:
+        """Whether the client was moved to another cluster, does not know, and was told now.
+
+        It asks that head from now on, so that it will also be that head who finds it another place if this one is gone.
+        """
+        client = (request.subscriber, request.pattern)
+        departure = self._context.departures.find(client)
+        if departure is None:
+            return False
+        place = departure.place
+        if request.unreachable is not None:
+            self._context.departures.forget(client)
+            return False
+        self._context.reply(
+            reply_to,
+            SubscribeReply(
+                subscription=departure.subscription,
+                edge=place.edge,
+                url=place.url,
+                queue=place.queue,
+                head=place.head,
+                head_url=place.head_url,
+            ),
+        )
+        reason = f"it was moved to {place.edge} of {place.head} and asks where it was before"
+        self._context.decide(Decision("sent-after", f"{client[0]} {client[1]}", reason))
+        return True
+
+    def _existing(self, request: SubscribeRequest) -> tuple[str, Subscription] | None:
+        """The place that this client is to use, of those there are."""
+        context = self._context
+
+        def preference(place: tuple[str, Subscription]) -> tuple[bool, bool, int, str]:
+            edge, subscription = place
+            at = (edge, key_of(subscription))
+            return at in context.abandoned, at not in context.granted, subscription.number, edge
+
+        places = [
+            (edge, subscription)
+            for edge, subscription in context.registry.find(request.subscriber, request.pattern)
+            if (edge, key_of(subscription)) not in context.reserved
+            and not self._removals.is_discarded((edge, key_of(subscription)))
+        ]
+        return min(places, key=preference, default=None)
+
+    def _is_reserved(self, request: SubscribeRequest) -> bool:
+        found = self._context.registry.find(request.subscriber, request.pattern)
+        return any((edge, key_of(subscription)) in self._context.reserved for edge, subscription in found)
 
     def _join(self, subject: str, request: SubscribeRequest, reply_to: ReplyAddress) -> None:
         allocation = self._pending[subject]
         allocation.replies = [*allocation.replies, reply_to][-REPLIES_JOINED_MAX:]
-        if request != allocation.request:
-            allocation.request = request
+        allocation.request = request
+        if _subscription(request, allocation.subscription.number) != allocation.subscription:
             self._context.drop_request(allocation.request_id)
             allocation.subscription = _subscription(request, allocation.subscription.number)
             if allocation.known is None:
@@ -108,16 +194,9 @@ class Allocations:
         subject: str,
         request: SubscribeRequest,
         reply_to: ReplyAddress,
-        found: list[tuple[str, Subscription]],
+        found: tuple[str, Subscription],
     ) -> None:
-        context = self._context
-
-        def preference(place: tuple[str, Subscription]) -> tuple[bool, bool, str, int]:
-            edge, subscription = place
-            granted = (edge, key_of(subscription)) in context.granted
-            return not granted, not context.registry.edges[edge].alive, edge, subscription.number
-
-        edge, known = min(found, key=preference)
+        context, (edge, known) = self._context, found
         if (edge, key_of(known)) in self._removals:
             self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription is just being removed")
             return
@@ -127,7 +206,13 @@ class Allocations:
         allocation = _Allocation(request, [reply_to], edge, _subscription(request, known.number), known)
         self._begin(subject, allocation)
 
-    def _allocate_new(self, subject: str, request: SubscribeRequest, reply_to: ReplyAddress) -> None:
+    def _allocate_new(
+        self,
+        subject: str,
+        request: SubscribeRequest,
+        reply_to: ReplyAddress,
+        instead_of: tuple[str, Key] | None = None,
+    ) -> None:
         context, config = self._context, self._context.config
         unread = self._edges.may_hold(request.pattern)
         if unread is not None:
@@ -142,7 +227,7 @@ class Allocations:
             text = f"this cluster holds subscriptions_max = {config.subscriptions_max} subscriptions"
             context.refuse(reply_to, RefusalReason.LIMIT, text)
             return
-        allocation = _Allocation(request, [reply_to], "", _subscription(request, 0), None)
+        allocation = _Allocation(request, [reply_to], "", _subscription(request, 0), None, instead_of)
         self._try_next(subject, allocation)
 
     # One edge after another
@@ -152,7 +237,7 @@ class Allocations:
         excluded = dict(allocation.tried)
         candidates = []
         for name in sorted(context.registry.edges):
-            why_not = self._unfit(name, request.pattern)
+            why_not = self._edges.unfit(name, request.pattern)
             if name in allocation.tried:
                 continue
             if why_not is not None:
@@ -161,31 +246,23 @@ class Allocations:
                 candidates.append(context.registry.edges[name].view())
         placement = None
         if len(allocation.tried) < EDGES_TRIED_MAX:
-            placement = place(request.pattern, candidates, excluded=excluded)
+            placement = self._policy.place(
+                request.pattern,
+                candidates,
+                expected=context.expected(),
+                excluded=excluded,
+                subject=request.subscriber,
+            )
         if placement is None:
             self._refuse_all(allocation, RefusalReason.NO_EDGE, _no_edge_text(excluded))
             context.decide(Decision("placement", subject, "no edge", rejected=excluded))
             return
-        number = context.registry.free_number(request.subscriber, frozenset(allocation.numbers))
-        allocation.numbers.add(number)
         allocation.edge = placement.edge
-        allocation.subscription = _subscription(request, number)
+        allocation.subscription = _subscription(request, self._edges.number_for(request.subscriber))
         allocation.decision = placement.decision
+        self._removals.keep(*allocation.place)
         context.enter(placement.edge, allocation.subscription)
         self._begin(subject, allocation)
-
-    def _unfit(self, name: str, pattern: str) -> str | None:
-        record = self._context.registry.edges[name]
-        if not record.alive:
-            return "not alive"
-        if record.draining:
-            return "draining"
-        if not record.settled:
-            return "its registry is not known yet"
-        limit = self._context.config.patterns_per_link_max
-        if pattern not in record.patterns and self._context.routes.distinct(name) >= limit:
-            return f"its link carries patterns_per_link_max = {limit} patterns"
-        return None
 
     def _begin(self, subject: str, allocation: _Allocation) -> None:
         self._pending[subject] = allocation
@@ -218,15 +295,12 @@ class Allocations:
         if subject in self._pending:
             self._edge_failed(subject, "did not answer in time")
 
-    def undeliverable(self, subject: str) -> str | None:
-        """Its edge is not there. Returns the name of that edge."""
+    def undeliverable(self, subject: str) -> None:
+        """Its edge is not there."""
         allocation = self._pending.get(subject)
-        if allocation is None:
-            return None
-        edge = allocation.edge
-        self._edges.lost(edge)
-        self._edge_failed(subject, "its process is not there", reached=False)
-        return edge
+        if allocation is not None:
+            self._edges.lost(allocation.edge)
+            self._edge_failed(subject, "its process is not there", reached=False)
 
     def _edge_failed(self, subject: str, why: str, refused: bool = False, reached: bool = True) -> None:
         allocation = self._pending[subject]
@@ -250,6 +324,7 @@ class Allocations:
         edge, key = allocation.place
         self._close(subject, allocation)
         self._context.withdraw(edge, key)
+        self._removals.note_discarded(edge, key)
         if tell:
             self._context.do(Send(edge, OutputRemove(subscriber=key[0], number=key[1])))
 
@@ -288,7 +363,21 @@ class Allocations:
         context = self._context
         edge, key = allocation.place
         self._close(subject, allocation)
+        if allocation.known is not None and not self._still_there(edge, key):
+            # Its client moved, or left, while its edge was asked: what holds now is found by asking anew.
+            for reply_to in allocation.replies:
+                self.subscribe(allocation.request, reply_to)
+            return
+        old = allocation.instead_of
+        if old is not None and context.registry.get(*old) is not None:
+            context.granted.discard(old)
+            context.abandoned.add(old)
+            context.decide(Decision("place-abandoned", subject, f"{old[0]} is away and its client can't reach it"))
+        context.abandoned.discard((edge, key))
         context.granted.add((edge, key))
+        client = (allocation.request.subscriber, allocation.request.pattern)
+        context.departures.forget(client)
+        context.note_told(client)
         reply = SubscribeReply(
             subscription=allocation.subscription,
             edge=edge,
@@ -300,9 +389,12 @@ class Allocations:
             context.reply(reply_to, reply)
         if allocation.decision is not None:
             context.decide(allocation.decision)
-        for other, subscription in context.registry.find(key[0], allocation.request.pattern):
-            if (other, key_of(subscription)) != (edge, key):
-                self._removals.remove(other, key_of(subscription))
+        self._migrations.resubscribed(edge, allocation.subscription)
+
+    def _still_there(self, edge: str, key: Key) -> bool:
+        place = (edge, key)
+        gone = self._removals.is_discarded(place) or place in self._removals
+        return self._context.registry.get(edge, key) is not None and not gone
 
     def stop(self) -> None:
         """The process ends: whoever waits may ask its successor."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from tidegate_protocol.messages import Capacity
 
@@ -67,6 +67,34 @@ OFFLOADING: Final[Mapping[tuple[Role, Metric], tuple[frozenset[Group], ...]]] = 
     }
 )
 """Seed 000 Table IV for edges, §IV.C.2 for heads: who goes first."""
+
+
+class EdgeClient(Protocol):
+    """What an analysis reads of one subscription; a `SubscriberLoad` has it, and so has what a detector keeps."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pattern(self) -> str: ...
+
+    @property
+    def enqueue_per_s(self) -> float: ...
+
+    @property
+    def message_bytes(self) -> float: ...
+
+    @property
+    def allowed_wait_s(self) -> float: ...
+
+    @property
+    def depth(self) -> float: ...
+
+    @property
+    def local(self) -> bool: ...
+
+    @property
+    def remote(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,40 +193,54 @@ def publisher_shares(client: PublisherLoad, capacity: Capacity) -> Shares:
     )
 
 
-def subscriber_bundles(
-    clients: Iterable[SubscriberLoad], overloaded: Collection[str] = frozenset()
-) -> tuple[Bundle, ...]:
+def subscriber_bundles(clients: Iterable[EdgeClient], overloaded: Collection[str] = frozenset()) -> tuple[Bundle, ...]:
     """The bundles of an edge, by pattern. `overloaded` names the subscriptions past their threshold.
 
     A bundle is as close to being late as the member that is closest.
     """
-    members: dict[str, list[SubscriberLoad]] = {}
+    members: dict[str, list[EdgeClient]] = {}
     for client in clients:
-        members.setdefault(client.pattern, []).append(client)
-    return tuple(subscriber_bundle(members[pattern], overloaded) for pattern in sorted(members))
+        pattern = client.pattern
+        found = members.get(pattern)
+        if found is None:
+            members[pattern] = [client]
+        else:
+            found.append(client)
+    return tuple(_bundle(pattern, members[pattern], overloaded) for pattern in sorted(members))
 
 
-def subscriber_bundle(members: Collection[SubscriberLoad], overloaded: Collection[str] = frozenset()) -> Bundle:
+def subscriber_bundle(members: Collection[EdgeClient], overloaded: Collection[str] = frozenset()) -> Bundle:
     """One bundle: of all subscribers of a pattern, or of some where a bundle has to be split."""
+    (pattern,) = {client.pattern for client in members}
+    return _bundle(pattern, members, overloaded)
+
+
+def _bundle(pattern: str, members: Collection[EdgeClient], overloaded: Collection[str]) -> Bundle:
     # One pass: this is the larger part of an analysis where an edge has many thousands of subscriptions.
     bytes_in = bytes_out = messages_in = depth = 0.0
     wait = inf
     local = remote = late = False
+    names: list[str] = []
     for client in members:
-        rate = client.bytes_per_s
+        name, arriving, waiting, allowed = client.name, client.enqueue_per_s, client.depth, client.allowed_wait_s
+        rate = arriving * client.message_bytes
         bytes_out += rate
         # Every subscriber of a pattern is sent the same messages; the largest value is the least out of date.
-        bytes_in = max(bytes_in, rate)
-        messages_in = max(messages_in, client.enqueue_per_s)
-        depth = max(depth, client.depth)
-        wait = min(wait, client.allowed_wait_s)
+        if rate > bytes_in:
+            bytes_in = rate
+        if arriving > messages_in:
+            messages_in = arriving
+        if waiting > depth:
+            depth = waiting
+        if allowed < wait:
+            wait = allowed
         local = local or client.local
         remote = remote or client.remote
-        late = late or client.name in overloaded
-    (pattern,) = {client.pattern for client in members}
+        late = late or name in overloaded
+        names.append(name)
+    names.sort()
     queue = Group.OVERLOADED if late else Group.WAITING if depth > 0.0 else Group.EMPTY
-    names = tuple(sorted(client.name for client in members))
-    return Bundle(pattern, names, bytes_in, bytes_out, messages_in, _place(local, remote), queue, wait, depth)
+    return Bundle(pattern, tuple(names), bytes_in, bytes_out, messages_in, _place(local, remote), queue, wait, depth)
 
 
 def publisher_bundles(clients: Iterable[PublisherLoad]) -> tuple[Bundle, ...]:

@@ -11,6 +11,8 @@ from typing import Final
 
 from tidegate_protocol.messages import Capacity
 
+from .threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
+
 SILENT_PERIODS_MAX: Final = 3
 """Whoever has not been heard of for this many periods is not alive: state is soft."""
 
@@ -34,6 +36,59 @@ While subscriptions come and go a hello is older than what we know, so that a di
 
 HOP_WAIT_SHARE: Final = 0.8
 """What share of its own waiting time a head grants the next one, so that answers come in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalancingConfig:
+    """How load is watched and moved. All brokers of a cluster are given the same."""
+
+    policy: str = "peer-wd"
+    seed: int = 0
+    """For the policy `random`, which may not have a randomness of its own."""
+    threshold: ThresholdKind = ThresholdKind.PROJECTED
+    margin: float = MARGIN
+    session_s_first: float = SESSION_S_FIRST
+    """t_LB until sessions have been seen."""
+    period_s: float = 1.0
+    """How often load is sampled and judged, and the generation period of local load reports."""
+    global_period_s: float = 5.0
+    """The same for load reports between clusters."""
+    queue_samples_needed: int = 2
+    """In how many samples in a row a queue must be above its threshold before anything is done: at a burst, what is in
+    flight jumps by as much as a threshold, for one sample."""
+    noise_allowance: float = 3.0
+    """How many standard deviations of what is in flight (√(μ × round trip)) a depth may be above its threshold. Where
+    that is many messages it is bounded by a quarter of the margin, so that the deadline is kept all the same."""
+    load_reply_timeout_s: float = 2.0
+    """How long a candidate may take to tell its load."""
+    plan_timeout_s: float = 5.0
+    """How long a source may take to make its plan, once it has the candidates."""
+    migration_timeout_s: float = 20.0
+    """How long a client may take to move before it goes back."""
+    session_timeout_s: float = 60.0
+    """After this a session ends, whatever its migrations do; and a broker that hears nothing leaves it."""
+    stabilizing_min_s: float = 2.0
+    stabilizing_max_s: float = 10.0
+    """After a session: at least so long, and at most so long until the moved load shows, no other one."""
+    cooldown_s: float = 60.0
+    """A client that was moved is left alone for this long."""
+    retry_s: float = 5.0
+    """After a session that came to nothing, the next attempt of the same source waits this long, then twice as
+    long, up to `retry_max_s`."""
+    retry_max_s: float = 60.0
+    migrations_max: int = 200
+    """Migrations under way at once in a cluster; the others of a session wait."""
+    edge_away_s: float = 10.0
+    """An edge silent for this long, and unreachable for a client, loses that client to another edge."""
+    publisher_messages_per_s_max: float | None = None
+    publisher_bytes_per_s_max: float | None = None
+    useless_messages_per_s_max: float | None = None
+    """What a publisher may send on topics nobody subscribes to. None: no limit."""
+    flood_samples_needed: int = 3
+    containment_s: float = 30.0
+    slow_subscriber_samples_needed: int = 3
+    slow_subscriber_messages_max: int = 10_000
+    """What may wait for a subscriber that is too slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +127,10 @@ class HeadConfig:
     patterns_per_link_max: int = 50_000
     pending_max: int = 2_000
     publishers_max: int = 50_000
+    publisher_url: str = ""
+    """Where publishers that come from another head connect."""
+    capacity: Capacity = field(default_factory=Capacity)
+    balancing: BalancingConfig = field(default_factory=BalancingConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +148,4 @@ class EdgeConfig:
     outputs_max: int = 20_000
     pending_max: int = 2_000
     draining: bool = False
+    balancing: BalancingConfig = field(default_factory=BalancingConfig)

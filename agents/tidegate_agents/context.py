@@ -3,16 +3,28 @@
 What always holds: registry and routes change together (`enter`, `withdraw`), so a subscription the head knows
 is one its links carry; every binding change that was ordered and not yet confirmed is known (`outstanding`).
 
-Of the parts only `allocation` uses the others; `edges`, `removals` and `neighbours` don't know each other.
+What a place may be, besides just known (all three are places in the registry):
+
+- *granted*: this run has told a client to use it, or was told by the client that it does;
+- *reserved*: made for a client that does not use it yet. Never handed out, never the reason to remove another place;
+- *abandoned*: its client lives elsewhere by now, and may not have got all that waits here.
+
+Parts know each other one way only: `edges`, `removals` and `neighbours` nobody; `preparations` those;
+`migrations` the preparations; `allocation`, `sessions`, `drains` and `places` the migrations.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
 
+from tidegate_protocol.balancing import MigrationReport
 from tidegate_protocol.messages import ControlMessage, Refusal, RefusalReason, Subscription
 
 from .config import STORY_LENGTH_MAX, HeadConfig
+from .cooldowns import Cooldowns
+from .departures import Departures
 from .machine import (
     Action,
     CancelTimer,
@@ -22,11 +34,17 @@ from .machine import (
     Reply,
     ReplyAddress,
     Send,
+    SendClient,
     SetTimer,
 )
+from .placement import ExpectedLoad
+from .promises import Promises
 from .registry import Key, Registry, key_of
 from .routes import RouteTable
 from .waits import Waits
+
+TOLD_MAX: Final = 10_000
+"""How many clients' last answers are remembered: an answer crosses with a question within seconds, or not at all."""
 
 
 class HeadContext:
@@ -40,6 +58,19 @@ class HeadContext:
         self.story: deque[Decision] = deque(maxlen=STORY_LENGTH_MAX)
         self.granted: set[tuple[str, Key]] = set()
         """Subscriptions this run has told a client about, by edge: those win over any other claim."""
+        self.reserved: set[tuple[str, Key]] = set()
+        self.abandoned: set[tuple[str, Key]] = set()
+        self.drains: dict[str, bool] = {}
+        """Edges that an operator wants drained, or not drained any more, until their hellos agree."""
+        self.promises = Promises()
+        self.cooldowns = Cooldowns()
+        self.departures = Departures()
+        self.told_s: dict[tuple[str, str], float] = {}
+        """When which client (subscriber and pattern) was last told its place; of the latest `TOLD_MAX`."""
+        self.expected: Callable[[], Mapping[str, ExpectedLoad]] = dict
+        """What is published per pattern, as far as anybody knows; whoever watches publishers sets this."""
+        self.late_report: Callable[[MigrationReport], None] = lambda message: None
+        """Told what a client reports about a migration nobody here knows; whoever deals with other clusters sets it."""
         self.now = 0.0
         self.started_s = 0.0
         self.stopping = False
@@ -67,10 +98,20 @@ class HeadContext:
 
     def request(self, to: str, message: ControlMessage, part: str, subject: str) -> str:
         """Send a request; its answer is led to `part`, which asked about `subject`."""
+        request_id = self._next_request(part, subject)
+        self.do(Send(to, message, request_id))
+        return request_id
+
+    def send_client(self, client: str, message: ControlMessage, part: str, subject: str) -> str:
+        """The same for a client of this head."""
+        request_id = self._next_request(part, subject)
+        self.do(SendClient(client, message, request_id))
+        return request_id
+
+    def _next_request(self, part: str, subject: str) -> str:
         self._last_request += 1
         request_id = f"{self.config.head}~{self.config.incarnation}~{self._last_request}"
         self.requests[request_id] = (part, subject)
-        self.do(Send(to, message, request_id))
         return request_id
 
     def drop_request(self, request_id: str | None) -> None:
@@ -102,6 +143,13 @@ class HeadContext:
         self.story.append(decision)
         self.do(Record(decision))
 
+    def note_told(self, client: tuple[str, str]) -> None:
+        """This client is being told its place: what it says of it from before does not count any more."""
+        self.told_s.pop(client, None)
+        self.told_s[client] = self.now
+        if len(self.told_s) > TOLD_MAX:
+            del self.told_s[next(iter(self.told_s))]
+
     # Registry and routes together
 
     def enter(self, edge: str, subscription: Subscription) -> None:
@@ -117,7 +165,8 @@ class HeadContext:
         gone = self.registry.remove(edge, *key)
         if gone is not None:
             self.routes.release(edge, gone.pattern)
-        self.granted.discard((edge, key))
+        for places in (self.granted, self.reserved, self.abandoned):
+            places.discard((edge, key))
         self.touch(edge, key)
         return gone
 
@@ -201,8 +250,12 @@ class HeadContext:
         self.registry.validate()
         self.routes.validate()
         self.waits.validate()
-        for edge, key in self.granted:
-            assert self.registry.get(edge, key) is not None, f"granted {key} is not on {edge}"
+        self.promises.validate()
+        self.cooldowns.validate()
+        for edge, key in self.granted | self.reserved | self.abandoned:
+            assert self.registry.get(edge, key) is not None, f"{key} is spoken for but not on {edge}"
+        assert not self.granted & self.reserved, "a place that a client uses is no longer reserved"
+        assert not self.granted & self.abandoned, "a place that a client uses is not abandoned"
         for name, record in self.registry.edges.items():
             for subscription in record.subscriptions.values():
                 assert self.routes.is_carried(name, subscription.pattern), f"{subscription} is not carried to {name}"

@@ -12,7 +12,8 @@ What always holds:
 A pattern's *stem* is its words before the first wildcard. If one pattern covers another, its stem is a prefix of
 the other's, so both are looked up by stem: with thousands of patterns like `sensor.17.*` an operation costs a few
 comparisons. At worst, when all stems are empty, adding costs one pass over the maximal patterns, and taking away
-one such pass per pattern that hung below.
+one such pass per pattern that hung below. A pattern without wildcards covers itself alone: it is found by those that
+cover it, but never looked at as one that might, which keeps the many of them on a head's links cheap.
 
 Knows nothing of links, brokers or messages.
 """
@@ -22,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from tidegate_protocol.topics import ANY_WORDS, ONE_WORD, covers
 
@@ -42,12 +45,21 @@ NO_CHANGE = CoverChange()
 
 Stem = tuple[str, ...]
 
+STEMS_REMEMBERED_MAX: Final = 65_536
+"""A pattern is looked at several times per link, and the same patterns are on many links."""
 
-def stem(pattern: str) -> Stem:
-    """The words before the first wildcard."""
-    words = tuple(pattern.split("."))
+
+@lru_cache(maxsize=STEMS_REMEMBERED_MAX)
+def stems(pattern: str) -> tuple[Stem, ...]:
+    """All prefixes of the words before the first wildcard: none of them first, all of them, the stem, last."""
+    words = pattern.split(".")
     first = next((place for place, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), len(words))
-    return words[:first]
+    return tuple(tuple(words[:length]) for length in range(first + 1))
+
+
+def is_exact(pattern: str) -> bool:
+    """Whether a pattern has no wildcard: it covers itself and nothing else."""
+    return ONE_WORD not in pattern and ANY_WORDS not in pattern
 
 
 class CoveringSet:
@@ -132,39 +144,50 @@ class CoveringSet:
         if above is not None and not (pattern < above and covers(pattern, above)):
             self._hang(pattern, above)
             return
-        covered = [other for other in self._under_stem.get(stem(pattern), ()) if covers(pattern, other)]
         self._promote(pattern)
         entered.add(pattern)
+        if is_exact(pattern):
+            return
+        words = stems(pattern)[-1]
+        covered = [other for other in self._under_stem[words] if other != pattern and covers(pattern, other)]
+        whole = ".".join(words)
+        if whole in self._maximal and covers(pattern, whole):
+            covered.append(whole)
         for other in covered:
             self._demote(other)
             left.add(other)
-            for orphan in self._below.pop(other):
+            for orphan in self._below.pop(other, ()):
                 self._hang(orphan, pattern)
             self._hang(other, pattern)
 
     def _coverer(self, pattern: str) -> str | None:
         """The maximal pattern that covers `pattern`, or any of them. Which one never shows in a result."""
-        words = stem(pattern)
-        for length in range(len(words) + 1):
-            for candidate in self._at_stem.get(words[:length], ()):
+        for words in stems(pattern):
+            for candidate in self._at_stem.get(words, ()):
                 if covers(candidate, pattern):
                     return candidate
         return None
 
     def _promote(self, pattern: str) -> None:
-        words = stem(pattern)
+        prefixes = stems(pattern)
         self._maximal.add(pattern)
-        self._below[pattern] = set()
-        self._at_stem.setdefault(words, set()).add(pattern)
-        for length in range(len(words) + 1):
-            self._under_stem.setdefault(words[:length], set()).add(pattern)
+        if is_exact(pattern):
+            prefixes = prefixes[:-1]
+        else:
+            self._below[pattern] = set()
+            _include(self._at_stem, prefixes[-1], pattern)
+        for words in prefixes:
+            _include(self._under_stem, words, pattern)
 
     def _demote(self, pattern: str) -> None:
-        words = stem(pattern)
+        prefixes = stems(pattern)
         self._maximal.discard(pattern)
-        _discard(self._at_stem, words, pattern)
-        for length in range(len(words) + 1):
-            _discard(self._under_stem, words[:length], pattern)
+        if is_exact(pattern):
+            prefixes = prefixes[:-1]
+        else:
+            _discard(self._at_stem, prefixes[-1], pattern)
+        for words in prefixes:
+            _discard(self._under_stem, words, pattern)
 
     def _hang(self, pattern: str, witness: str) -> None:
         self._witness[pattern] = witness
@@ -173,18 +196,27 @@ class CoveringSet:
     def validate(self) -> None:
         """Raise AssertionError if the covering set is not what it has to be. Quadratic: for tests."""
         maximal = self._maximal
-        assert {p for patterns in self._at_stem.values() for p in patterns} == maximal, "the index by stem"
+        covering = {pattern for pattern in maximal if not is_exact(pattern)}
+        assert {p for patterns in self._at_stem.values() for p in patterns} == covering, "the index by stem"
         assert self._under_stem.get((), set()) == maximal, "the index below stems"
         assert all(count > 0 for count in self._counts.values()), "a pattern counted zero times"
         assert maximal | self._witness.keys() == self._counts.keys(), "a pattern neither maximal nor below one"
         assert not maximal & self._witness.keys(), "a pattern both maximal and below one"
-        assert self._below.keys() == maximal, "patterns hang below something that is not maximal"
+        assert self._below.keys() == covering, "patterns hang below something that is not maximal"
         for pattern, witness in self._witness.items():
             assert witness in maximal, f"{pattern} hangs below {witness}, which is not maximal"
             assert covers(witness, pattern), f"{pattern} hangs below {witness}, which does not cover it"
             assert pattern > witness or not covers(pattern, witness), f"{pattern} should stand for {witness}"
         for pattern in maximal:
             assert not any(covers(other, pattern) for other in maximal if other != pattern), f"{pattern} is covered"
+
+
+def _include(index: dict[Stem, set[str]], words: Stem, pattern: str) -> None:
+    found = index.get(words)
+    if found is None:
+        index[words] = {pattern}
+    else:
+        found.add(pattern)
 
 
 def _discard(index: dict[Stem, set[str]], words: Stem, pattern: str) -> None:
@@ -194,4 +226,6 @@ def _discard(index: dict[Stem, set[str]], words: Stem, pattern: str) -> None:
 
 
 def _net(entered: set[str], left: set[str]) -> CoverChange:
+    if entered and not left:
+        return CoverChange(tuple(sorted(entered)))
     return CoverChange(tuple(sorted(entered - left)), tuple(sorted(left - entered)))

@@ -1,11 +1,13 @@
-"""EOM, the overlay manager of an edge: the machine that an edge's process runs.
+"""EMA, the agent of an edge: the machine that an edge's process runs.
 
-It owns the output queues on its RabbitMQ, tells its head every period that it is there, and does what the
-head asks: prepare an output queue, remove one, list them. What always holds:
+It puts three parts together: the overlay manager (EOM), which owns the output queues on its RabbitMQ and does what
+the head asks; the load detector (ELD, `detector`); and the edge's side of sessions (`balancing`). It tells its head
+every period that it is there, and the cluster how loaded it is. What always holds:
 
 - an output counts as there once RabbitMQ has confirmed it, and no longer once RabbitMQ has confirmed that it
-  is gone;
+  is gone; what is there is followed by the detector, and nothing else is;
 - preparing and removing may be repeated at will: repetitions are answered together;
+- an output for a migration is ready once its marker key is bound as well;
 - RabbitMQ knows best. What its listing shows twice in a row and we don't know is adopted; what it lacks twice
   in a row is gone (a queue expires when its subscriber stays away too long). Once is not enough: a listing
   may be older than a change that is already confirmed.
@@ -16,6 +18,15 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 
+from tidegate_protocol.balancing import (
+    DrainNotice,
+    DrainReply,
+    LoadRequest,
+    MarkerBind,
+    PatternPaths,
+    PieLocal,
+    SessionNotice,
+)
 from tidegate_protocol.messages import (
     REGISTRY_PAGE_MAX,
     ControlMessage,
@@ -34,20 +45,26 @@ from tidegate_protocol.messages import (
 )
 from tidegate_protocol.names import output_queue
 
-from .config import REPLIES_JOINED_MAX, STORY_LENGTH_MAX, EdgeConfig
+from .balancing import SESSION_TIMER, EdgeBalancing
+from .config import REPLIES_JOINED_MAX, EdgeConfig
+from .detector import Detector
+from .edge_context import EdgeContext
+from .edge_markers import EdgeMarkers
 from .machine import (
     Action,
     ActionFailed,
+    Announce,
+    BindMarker,
     Decision,
     DeclareOutput,
     DeleteOutput,
+    EdgeSampled,
     Event,
+    MarkerBound,
     MessageReceived,
     OutputDeclared,
     OutputDeleted,
     OutputsListed,
-    Record,
-    Reply,
     ReplyAddress,
     ReplyReceived,
     Send,
@@ -57,6 +74,8 @@ from .machine import (
     TimerFired,
     Undeliverable,
 )
+from .pie import PiePublisher, PieTable, pie_report
+from .policies import policy_named
 from .registry import RegistryDigest, key_of, registry_digest
 
 HELLO_TIMER = "hello"
@@ -67,73 +86,120 @@ class EdgeAgent:
 
     def __init__(self, config: EdgeConfig) -> None:
         self.config = config
-        self.draining = config.draining
         self.head_heard_s: float | None = None
         """When the head last answered; None if it never did."""
-        self.story: deque[Decision] = deque(maxlen=STORY_LENGTH_MAX)
         self.ignored = 0
+        balancing = config.balancing
+        self._context = EdgeContext(config)
+        policy = policy_named(balancing.policy, balancing.seed)
+        self.detector = Detector(config.edge, balancing, config.capacity, policy)
+        self.peers = PieTable(config.edge, config.cluster)
+        self._pie = PiePublisher()
+        self._markers = EdgeMarkers(self._context)
+        self.balancing = EdgeBalancing(self._context, self.detector, policy, self.peers, self._markers.settle)
         self._period_s = config.period_s
-        self._stopping = False
         self._outputs: dict[str, Subscription] = {}
         self._sorted: list[str] = []
         self._digest = RegistryDigest()
         self._declaring: dict[str, tuple[Subscription, list[ReplyAddress]]] = {}
+        self._marker_wanted: dict[str, str] = {}
+        """Of the queues being declared: the marker key to be bound once they are there."""
         self._deleting: dict[str, list[ReplyAddress]] = {}
         self._doubted: dict[str, Subscription | None] = {}
         self._hello_id: str | None = None
-        self._last_request = 0
-        self._out: list[Action] = []
 
     @property
     def outputs(self) -> tuple[Subscription, ...]:
         """The subscriptions whose queues are there, in the order of the queues' names."""
         return tuple(self._outputs[name] for name in self._sorted)
 
+    @property
+    def story(self) -> deque[Decision]:
+        """The latest decisions."""
+        return self._context.story
+
+    @property
+    def draining(self) -> bool:
+        return self._context.draining
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic) and say what is to be done."""
+        self._context.now = now
         match event:
             case Started():
                 for subscription in event.outputs:
                     self._put(subscription)
                 self._hello()
+            case EdgeSampled():
+                self._sampled(event)
             case MessageReceived(message, reply_to):
                 self._receive(message, reply_to)
             case ReplyReceived(request_id, message):
-                self._answered(request_id, message, now)
-            case TimerFired():
-                self._hello()
+                self._answered(request_id, message)
+            case TimerFired(name):
+                self._timer(name)
             case OutputDeclared(subscription):
                 self._declared(subscription)
             case OutputDeleted(subscriber, number):
                 self._drop(output_queue(subscriber, number))
                 waiting = self._deleting.pop(output_queue(subscriber, number), [])
-                self._reply(waiting, self._removed(subscriber, number))
+                self._context.reply(waiting, self._removed(subscriber, number))
+            case MarkerBound(subscriber, number, key):
+                self._markers.bound(subscriber, number, key)
             case OutputsListed(outputs):
                 self._listed(outputs)
             case ActionFailed(action, problem):
                 self._failed(action, problem)
             case StopRequested():
-                self._stopping = True
-                self._out.append(Send(self.config.head, EdgeGoodbye(edge=self.config.edge)))
-            case Undeliverable():
-                pass  # the head is not there; the next hello will show when it is back
+                self._context.stopping = True
+                self._context.do(Send(self.config.head, EdgeGoodbye(edge=self.config.edge)))
+            case Undeliverable(request_id):
+                # A hello that reached nobody needs no answer: the next one will show when the head is back.
+                self.balancing.undeliverable(request_id)
             case _:
                 self.ignored += 1
-        actions, self._out = self._out, []
-        return actions
+        return self._context.take_actions()
+
+    def _timer(self, name: str) -> None:
+        if name == HELLO_TIMER:
+            self._markers.expire()
+            self._hello()
+        elif name == SESSION_TIMER:
+            self.balancing.timed_out()
+        else:
+            self.ignored += 1
+
+    # Load
+
+    def _sampled(self, event: EdgeSampled) -> None:
+        if self._context.stopping:
+            return
+        judgement = self.detector.sampled(event, self._markers.migrating)
+        for decision in judgement.decisions:
+            self._context.decide(decision)
+        for action in judgement.actions:
+            self._context.do(action)
+        self.balancing.judged()
+        report = pie_report(
+            self.detector.broker,
+            self.config.cluster,
+            self.balancing.reported_state,
+            busy=self.balancing.busy,
+            period_s=self.config.balancing.period_s,
+        )
+        if self._pie.published(report):
+            self._context.do(Announce(report))
 
     # Hello
 
     def drain(self, draining: bool = True) -> None:
         """Take no new subscription from now on, or take some again. The next hello tells the head."""
-        self.draining = draining
+        self._context.draining = draining
 
     def _hello(self) -> None:
-        if self._stopping:
+        if self._context.stopping:
             return
         config = self.config
-        self._last_request += 1
-        self._hello_id = f"{config.edge}~{config.incarnation}~{self._last_request}"
         hello = EdgeHello(
             edge=config.edge,
             cluster=config.cluster,
@@ -144,44 +210,67 @@ class EdgeAgent:
             registry_digest=self._digest.text,
             draining=self.draining,
         )
-        self._out.append(Send(config.head, hello, self._hello_id))
-        self._out.append(SetTimer(HELLO_TIMER, self._period_s))
+        self._hello_id = self._context.request(hello)
+        self._context.do(SetTimer(HELLO_TIMER, self._period_s))
 
-    def _answered(self, request_id: str, message: ControlMessage, now: float) -> None:
+    def _answered(self, request_id: str, message: ControlMessage) -> None:
         if request_id != self._hello_id:
+            self.balancing.answered(request_id, message)
             return
-        self.head_heard_s = now
+        self.head_heard_s = self._context.now
         if isinstance(message, EdgeWelcome):
             self._period_s = message.period_s
         elif isinstance(message, Refusal):
-            self._decide(Decision("hello-refused", self.config.edge, message.message))
+            self._context.decide(Decision("hello-refused", self.config.edge, message.message))
 
     # What the head asks for
 
     def _receive(self, message: ControlMessage, reply_to: ReplyAddress | None) -> None:
         match message:
             case OutputPrepare():
-                self._prepare(message.subscription, reply_to)
+                self._prepare(message, reply_to)
             case OutputRemove():
                 self._remove(message, reply_to)
             case RegistryRequest():
-                self._reply([reply_to], self._page(message.after))
+                self._context.reply([reply_to], self._page(message.after))
+            case PieLocal():
+                self.peers.heard(message, self._context.now)
+            case PatternPaths():
+                self.detector.learn_paths(message.paths)
+            case LoadRequest():
+                self.balancing.load_requested(message, reply_to)
+            case SessionNotice():
+                self.balancing.noticed(message)
+            case MarkerBind():
+                if output_queue(message.subscriber, message.number) in self._outputs:
+                    self._markers.requested(message, reply_to)
+                else:
+                    self._context.refuse([reply_to], RefusalReason.UNKNOWN, "there is no such output queue")
+            case DrainNotice():
+                self.drain(message.draining)
+                left = DrainReply(edge=self.config.edge, draining=self.draining, left=len(self._outputs))
+                self._context.reply([reply_to], left)
             case _:
                 self.ignored += 1
-                self._refuse([reply_to], RefusalReason.INVALID, f"an edge takes no {message.kind}")
+                self._context.refuse([reply_to], RefusalReason.INVALID, f"an edge takes no {message.kind}")
 
-    def _prepare(self, subscription: Subscription, reply_to: ReplyAddress | None) -> None:
+    def _prepare(self, message: OutputPrepare, reply_to: ReplyAddress | None) -> None:
+        subscription = message.subscription
         queue = output_queue(*key_of(subscription))
         known = self._outputs.get(queue)
         new = known is None and queue not in self._declaring
         if known is not None and known.pattern != subscription.pattern and queue not in self._deleting:
-            self._refuse([reply_to], RefusalReason.CONFLICT, f"{queue} is bound to {known.pattern}")
-        elif new and (self.draining or self._stopping):
-            self._refuse([reply_to], RefusalReason.NOT_READY, "this edge takes no new subscriptions")
+            self._context.refuse([reply_to], RefusalReason.CONFLICT, f"{queue} is bound to {known.pattern}")
+        elif new and (self.draining or self._context.stopping):
+            self._context.refuse([reply_to], RefusalReason.NOT_READY, "this edge takes no new subscriptions")
         elif new and len(self._outputs) + len(self._declaring) >= self.config.outputs_max:
-            self._refuse([reply_to], RefusalReason.LIMIT, f"outputs_max = {self.config.outputs_max} queues are here")
+            self._context.refuse(
+                [reply_to], RefusalReason.LIMIT, f"outputs_max = {self.config.outputs_max} queues are here"
+            )
         elif new and len(self._declaring) >= self.config.pending_max:
-            self._refuse([reply_to], RefusalReason.LIMIT, f"pending_max = {self.config.pending_max} are under way")
+            self._context.refuse(
+                [reply_to], RefusalReason.LIMIT, f"pending_max = {self.config.pending_max} are under way"
+            )
         else:
             # Declared even if it is known: it may have expired since the last listing, and declaring is
             # idempotent.
@@ -189,14 +278,16 @@ class EdgeAgent:
             joined = [*replies, *([reply_to] if reply_to else [])][-REPLIES_JOINED_MAX:]
             self._declaring[queue] = (subscription, joined)
             self._doubted.pop(queue, None)
+            if message.marker is not None:
+                self._marker_wanted[queue] = message.marker
             if before != subscription or queue in self._deleting:
-                self._out.append(DeclareOutput(subscription))
+                self._context.do(DeclareOutput(subscription))
 
     def _remove(self, message: OutputRemove, reply_to: ReplyAddress | None) -> None:
         queue = output_queue(message.subscriber, message.number)
         known = self._declaring[queue][0] if queue in self._declaring else self._outputs.get(queue)
         if known is None:
-            self._reply([reply_to], self._removed(message.subscriber, message.number))
+            self._context.reply([reply_to], self._removed(message.subscriber, message.number))
             return
         first = queue not in self._deleting or queue in self._declaring
         replies = self._deleting.setdefault(queue, [])
@@ -204,7 +295,7 @@ class EdgeAgent:
             self._deleting[queue] = [*replies, reply_to][-REPLIES_JOINED_MAX:]
         self._doubted.pop(queue, None)
         if first:
-            self._out.append(DeleteOutput(known))
+            self._context.do(DeleteOutput(known))
 
     def _page(self, after: str | None) -> RegistryPage:
         start = bisect_right(self._sorted, after) if after is not None else 0
@@ -224,7 +315,12 @@ class EdgeAgent:
         wanted, replies = self._declaring.get(queue, (None, []))
         if wanted == subscription:
             del self._declaring[queue]
-            self._reply(replies, OutputReady(subscription=subscription, queue=queue))
+            marker = self._marker_wanted.pop(queue, None)
+            ready = OutputReady(subscription=subscription, queue=queue)
+            if marker is None:
+                self._context.reply(replies, ready)
+            else:
+                self._markers.bind(*key_of(subscription), marker, [(address, ready) for address in replies])
 
     def _listed(self, outputs: tuple[Subscription, ...]) -> None:
         listed = {output_queue(*key_of(subscription)): subscription for subscription in outputs}
@@ -238,29 +334,32 @@ class EdgeAgent:
                 doubted[queue] = seen
             elif seen is not None:
                 self._put(seen)
-                self._decide(Decision("output-adopted", queue, "RabbitMQ lists it"))
+                self._context.decide(Decision("output-adopted", queue, "RabbitMQ lists it"))
             else:
                 # The head learns it from the digest of the next hello: a message of its own could overtake the
                 # answer to a later request for the same queue, and unbind what is in use again.
                 self._drop(queue)
-                self._decide(Decision("output-gone", queue, "RabbitMQ lists it no more: expired, or deleted"))
+                self._context.decide(Decision("output-gone", queue, "RabbitMQ lists it no more: expired, or deleted"))
         self._doubted = doubted
 
     def _failed(self, action: Action, problem: str) -> None:
-        self._decide(Decision("action-failed", type(action).__name__, problem))
+        self._context.decide(Decision("action-failed", type(action).__name__, problem))
         if isinstance(action, DeclareOutput):
             queue = output_queue(*key_of(action.subscription))
             wanted, replies = self._declaring.get(queue, (None, []))
             if wanted == action.subscription:
                 del self._declaring[queue]
-                self._refuse(replies, RefusalReason.FAILED, f"{queue} could not be declared: {problem}")
+                self._marker_wanted.pop(queue, None)
+                self._context.refuse(replies, RefusalReason.FAILED, f"{queue} could not be declared: {problem}")
         elif isinstance(action, DeleteOutput):
             queue = output_queue(*key_of(action.subscription))
-            self._refuse(
+            self._context.refuse(
                 self._deleting.pop(queue, []),
                 RefusalReason.FAILED,
                 f"{queue} could not be deleted: {problem}",
             )
+        elif isinstance(action, BindMarker):
+            self._markers.failed(action, problem)
 
     # Helpers
 
@@ -272,28 +371,19 @@ class EdgeAgent:
             insort(self._sorted, queue)
         self._outputs[queue] = subscription
         self._digest.add(subscription)
+        self.detector.track(subscription)
 
     def _drop(self, queue: str) -> Subscription | None:
         subscription = self._outputs.pop(queue, None)
         if subscription is not None:
             self._digest.remove(subscription)
             self._sorted.remove(queue)
+            self.detector.forget(queue)
+            self._markers.forget(queue)
         return subscription
 
     def _removed(self, subscriber: str, number: int) -> OutputRemoved:
         return OutputRemoved(edge=self.config.edge, subscriber=subscriber, number=number)
-
-    def _reply(self, replies: list[ReplyAddress] | list[ReplyAddress | None], message: ControlMessage) -> None:
-        self._out.extend(Reply(reply_to, message) for reply_to in replies if reply_to is not None)
-
-    def _refuse(
-        self, replies: list[ReplyAddress] | list[ReplyAddress | None], reason: RefusalReason, text: str
-    ) -> None:
-        self._reply(replies, Refusal(reason=reason, message=text[:1_000]))
-
-    def _decide(self, decision: Decision) -> None:
-        self.story.append(decision)
-        self._out.append(Record(decision))
 
     def validate(self) -> None:
         """Raise AssertionError if the state breaks an invariant. Called after every step in tests."""
@@ -304,4 +394,9 @@ class EdgeAgent:
             assert queue == output_queue(*key_of(subscription)), queue
         for queue, (subscription, _) in self._declaring.items():
             assert queue == output_queue(*key_of(subscription)), queue
-        assert not self._out, "actions left behind"
+        assert self._marker_wanted.keys() <= self._declaring.keys(), "a marker for a queue that nobody declares"
+        self.detector.validate(self._outputs)
+        self.peers.validate()
+        self._markers.validate()
+        self.balancing.validate()
+        self._context.validate()

@@ -8,13 +8,15 @@ counts, the head's view is soft. What always holds:
   compared with ours since we started;
 - nothing a predecessor bound for an edge is unbound before that edge is settled;
 - what changed while a registry was being read is left as it is; the next hello shows whether the two agree;
-- a subscription that we granted on another edge meanwhile is an orphan here, and is removed.
+- a queue here that we know nobody uses is an orphan, and is removed. One whose client was told to take its
+  subscription from elsewhere may hold what that client never got: it is abandoned, not removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidegate_protocol.messages import (
     ControlMessage,
@@ -30,8 +32,12 @@ from tidegate_protocol.messages import (
 
 from .config import ATTEMPTS_MAX, MISMATCHES_WHILE_BUSY_MAX, SILENT_PERIODS_MAX
 from .context import HeadContext
+from .dispatch import Dispatch
 from .machine import Decision, DropLink, EnsureLink, LinkKind, ReplyAddress
-from .registry import EdgeRecord, Key, key_of
+from .registry import NUMBER_MAX, EdgeRecord, Key, key_of
+
+NUMBERS_PER_INCARNATION: Final = 1_009
+"""How far apart the first numbers of two runs of a head are, as long as it has not read all its edges."""
 
 
 @dataclass(slots=True)
@@ -47,12 +53,21 @@ class _Reading:
 class Edges:
     """Hellos, liveness and registries of all edges."""
 
-    def __init__(self, context: HeadContext, remove_orphan: Callable[[str, Key], None]) -> None:
+    def __init__(self, context: HeadContext, remove_orphan: Callable[[str, Subscription], bool]) -> None:
+        """`remove_orphan` removes a queue that is known to be of no use, or says that it is not known to be so."""
         self._context = context
         self._remove_orphan = remove_orphan
         self._reading: dict[str, _Reading] = {}
         self._mismatches: dict[str, int] = {}
         self._counts: dict[str, int] = {}
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_message(EdgeHello, self.hello)
+        dispatch.on_message(EdgeGoodbye, self.goodbye)
+        dispatch.on_request("registry", self.page, self.undeliverable)
+        dispatch.on_timer("registry", self.timed_out)
+        dispatch.ticks.append(self.tick)
+        dispatch.checks.append(self.validate)
 
     def adopt(self, name: str) -> None:
         """A link to `name` exists from before: an edge, as it is no neighbour, that we expect to hear of."""
@@ -70,7 +85,8 @@ class Edges:
         if record.link_url != message.link_url:
             context.do(EnsureLink(message.edge, LinkKind.EDGE, message.link_url))
         record.client_url, record.link_url = message.client_url, message.link_url
-        record.capacity, record.draining = message.capacity, message.draining
+        record.capacity, record.says_draining = message.capacity, message.draining
+        record.draining = context.drains.get(message.edge, message.draining)
         record.alive, record.heard_s = True, context.now
         self._counts[message.edge] = message.registry_count
         context.reply(reply_to, EdgeWelcome(head=config.head, cluster=config.cluster, period_s=config.period_s))
@@ -92,7 +108,7 @@ class Edges:
             return True
         return False
 
-    def goodbye(self, message: EdgeGoodbye) -> None:
+    def goodbye(self, message: EdgeGoodbye, reply_to: ReplyAddress | None) -> None:
         record = self._context.registry.edges.get(message.edge)
         if record is not None:
             self._lose(record, "said goodbye")
@@ -130,6 +146,37 @@ class Edges:
             memory.pop(name, None)
         context.do(DropLink(name))
         context.decide(Decision("edge-forgotten", name, f"silent for {context.config.edge_forget_s:g} s"))
+
+    # Fitness
+
+    def unfit(self, name: str, pattern: str) -> str | None:
+        """Why `name` can't take a new subscription to `pattern`; None if it can."""
+        record = self._context.registry.edges.get(name)
+        if record is None or not record.alive:
+            return "not alive"
+        if record.draining:
+            return "draining"
+        if not record.settled:
+            return "its registry is not known yet"
+        limit = self._context.config.patterns_per_link_max
+        if pattern not in record.patterns and self._context.routes.distinct(name) >= limit:
+            return f"its link carries patterns_per_link_max = {limit} patterns"
+        return None
+
+    def away(self, name: str) -> bool:
+        """Whether an edge has been silent for so long that a client which can't reach it goes elsewhere."""
+        record = self._context.registry.edges.get(name)
+        if record is None:
+            return True
+        return not record.alive and self._context.now - record.heard_s >= self._context.config.balancing.edge_away_s
+
+    def number_for(self, subscriber: str) -> int:
+        """The number of a new queue. While we don't know all edges, one that a predecessor has hardly given."""
+        context = self._context
+        all_known = all(record.settled for record in context.registry.edges.values())
+        return context.registry.next_number(
+            subscriber, 0 if all_known else context.config.incarnation * NUMBERS_PER_INCARNATION % NUMBER_MAX
+        )
 
     # Registries
 
@@ -225,12 +272,14 @@ class Edges:
         for key in sorted(found.keys() - trusted):
             if context.registry.get(name, key) == found[key]:
                 continue
-            if self._granted_elsewhere(name, found[key]):
+            if self._remove_orphan(name, found[key]):
                 orphans += 1
-                self._remove_orphan(name, key)
-            else:
-                added += 1
-                context.enter(name, found[key])
+                continue
+            added += 1
+            elsewhere = self._granted_elsewhere(name, found[key])
+            context.enter(name, found[key])
+            if elsewhere:
+                context.abandoned.add((name, key))
         for key in sorted(record.subscriptions.keys() - found.keys() - trusted):
             removed += 1
             context.withdraw(name, key)
@@ -240,10 +289,9 @@ class Edges:
         self._settle(record)
 
     def _granted_elsewhere(self, name: str, subscription: Subscription) -> bool:
-        """Whether a client was told to take this subscription, or this number, from somewhere else."""
+        """Whether a client was told to take this subscription from somewhere else."""
         context, key = self._context, key_of(subscription)
         places = [(edge, key_of(other)) for edge, other in context.registry.find(key[0], subscription.pattern)]
-        places += [(edge, key) for edge in context.registry.holders(key)]
         return any(place in context.granted for place in places if place != (name, key))
 
     def _settle(self, record: EdgeRecord) -> None:

@@ -1,7 +1,7 @@
-"""HOM, the overlay manager of a head: the machine that a head's process runs.
+"""HMA, the management agent of a head: the machine that a head's process runs.
 
-Leads every event to the part it concerns, and after each event does what follows from it: answers whose
-routes have become live, binding changes, updates to neighbours. The parts hold the rules:
+Leads every event to the part it concerns, and after each event does what follows from it: migrations that may begin,
+answers whose routes have become live, binding changes, updates to neighbours. The parts hold the rules:
 
 | part | what |
 | --- | --- |
@@ -9,6 +9,12 @@ routes have become live, binding changes, updates to neighbours. The parts hold 
 | `allocation` | subscriptions granted |
 | `removals` | subscriptions ended |
 | `neighbours` | routes exchanged with other heads |
+| `preparations` | places made ready for clients that are to move there |
+| `migrations` | clients moved from edge to edge |
+| `sessions` | load balancing between edges |
+| `drains` | edges emptied for maintenance |
+| `places` | subscriptions on two edges, and what waits on an edge that was away |
+| `load_parts` | load, publishers, other clusters |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
 neighbours.
@@ -19,13 +25,10 @@ from __future__ import annotations
 from collections import deque
 
 from tidegate_protocol.messages import (
-    EdgeGoodbye,
-    EdgeHello,
     PublisherGoodbye,
     PublisherHello,
     PublisherWelcome,
     RefusalReason,
-    RoutesUpdate,
     StatusReply,
     StatusRequest,
     SubscribeRequest,
@@ -35,7 +38,10 @@ from tidegate_protocol.messages import (
 from .allocation import Allocations
 from .config import SILENT_PERIODS_MAX, HeadConfig
 from .context import HeadContext
+from .dispatch import Dispatch
+from .drains import Drains
 from .edges import Edges
+from .load_parts import LoadParts
 from .machine import (
     Action,
     ActionFailed,
@@ -51,8 +57,12 @@ from .machine import (
     TimerFired,
     Undeliverable,
 )
+from .migrations import Migrations
 from .neighbours import Neighbours
+from .places import Places
+from .preparations import Preparations
 from .removals import Removals
+from .sessions import Sessions
 
 
 class HeadAgent:
@@ -60,12 +70,47 @@ class HeadAgent:
 
     def __init__(self, config: HeadConfig) -> None:
         self._context = context = HeadContext(config)
+        self._dispatch = Dispatch()
         self._neighbours = Neighbours(context)
         self._removals = Removals(context)
-        self._edges = Edges(context, self._removals.remove)
-        self._allocations = Allocations(context, self._edges, self._removals, self._neighbours)
+        self._edges = Edges(context, self._removals.remove_orphan)
+        self._preparations = Preparations(context, self._edges, self._removals, self._neighbours)
+        self._migrations = Migrations(context, self._preparations, self._removals)
+        self._allocations = Allocations(context, self._edges, self._removals, self._neighbours, self._migrations)
+        self._sessions = Sessions(context, self._edges, self._migrations)
+        self._drains = Drains(context, self._edges, self._migrations, self._allocations)
+        self._places = Places(context, self._removals, self._migrations, self._allocations)
+        self._load = LoadParts(
+            context, self._neighbours, self._preparations, self._removals, self._migrations, self._sessions
+        )
+        self._migrations.use_remote(self._load.steps)
+        self._sessions.use_remote(self._load.candidates)
         self.ignored = 0
         """Messages of kinds that are not for a head."""
+        self._register()
+
+    def _register(self) -> None:
+        """Say who takes what."""
+        dispatch, allocations = self._dispatch, self._allocations
+        dispatch.checks.append(self._context.validate)
+        dispatch.on_message(SubscribeRequest, self._subscribe)
+        dispatch.on_message(UnsubscribeRequest, self._unsubscribe)
+        dispatch.on_message(PublisherHello, self._publisher_hello)
+        dispatch.on_message(PublisherGoodbye, self._publisher_goodbye)
+        dispatch.on_message(StatusRequest, self._status)
+        dispatch.on_timer("tick", self._tick)
+        dispatch.on_timer("wait", self._context.waits.expired)
+        dispatch.on_timer("rebind", lambda number: self._context.retry_change(int(number)))
+        dispatch.on_request("remove", self._removals.answered, self._removal_undeliverable)
+        dispatch.on_failure(ChangeRoutes, self._binding_failed)
+        dispatch.ticks.append(self._expire_publishers)
+        self._edges.register(dispatch)
+        self._neighbours.register(dispatch)
+        self._removals.register(dispatch)
+        allocations.register(dispatch)
+        for part in (self._preparations, self._migrations, self._sessions, self._drains, self._places):
+            part.register(dispatch)
+        self._load.register(dispatch)
 
     @property
     def story(self) -> deque[Decision]:
@@ -74,29 +119,34 @@ class HeadAgent:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at time `now` (seconds, monotonic) and say what is to be done."""
-        self._context.now = now
+        context, dispatch = self._context, self._dispatch
+        context.now = now
         match event:
             case Started():
                 self._start(event)
-            case MessageReceived():
-                self._receive(event)
-            case ReplyReceived():
-                self._answered(event)
+            case MessageReceived(message, reply_to):
+                if not dispatch.message(message, reply_to):
+                    self.ignored += 1
+                    context.refuse(reply_to, RefusalReason.INVALID, f"a head takes no {message.kind}", "kind")
+            case ReplyReceived(request_id, message):
+                dispatch.answer(*context.requests.pop(request_id, ("", "")), message)
             case Undeliverable(request_id):
-                self._undeliverable(request_id)
+                dispatch.undeliverable(*context.requests.pop(request_id, ("", "")))
             case TimerFired(name):
-                self._timer(name)
+                dispatch.timer(name)
             case RoutesChanged(change_id):
-                self._context.change_done(change_id)
+                context.change_done(change_id)
             case ActionFailed(action, problem):
-                self._failed(action, problem)
+                context.decide(Decision("action-failed", type(action).__name__, problem))
+                dispatch.failure(action, problem)
             case StopRequested():
-                self._context.stopping = True
-                self._allocations.stop()
+                context.stopping = True
+                for stop in dispatch.stops:
+                    stop()
             case _:
-                self.ignored += 1
+                self.ignored += not dispatch.event(event)
         self._follow_up()
-        return self._context.take_actions()
+        return context.take_actions()
 
     def _start(self, event: Started) -> None:
         context = self._context
@@ -108,7 +158,13 @@ class HeadAgent:
         self._neighbours.start()
         context.set_timer("tick", context.config.period_s)
 
+    def _tick(self, _: str) -> None:
+        self._context.set_timer("tick", self._context.config.period_s)
+        for tick in self._dispatch.ticks:
+            tick()
+
     def _follow_up(self) -> None:
+        self._migrations.begin_waiting()
         self._deliver_finished_waits()
         self._context.flush_routes()
         self._neighbours.pump()
@@ -116,38 +172,22 @@ class HeadAgent:
 
     def _deliver_finished_waits(self) -> None:
         for wait in self._context.waits.take_finished():
-            owner, _, subject = wait.key.partition(" ")
-            if owner == "grant":
-                self._allocations.routes_live(subject, wait.awaiting)
-            else:
-                self._neighbours.routes_live(subject, wait.awaiting)
+            self._dispatch.wait_live(wait.key, wait.awaiting)
 
-    # Messages
+    def _binding_failed(self, action: ChangeRoutes, problem: str) -> None:
+        for key in self._context.change_failed(action):
+            self._dispatch.wait_failed(key, problem)
 
-    def _receive(self, event: MessageReceived) -> None:
-        reply_to = event.reply_to
-        match event.message:
-            case SubscribeRequest() as message:
-                if not self._refused_while_stopping(reply_to):
-                    self._allocations.subscribe(message, reply_to)
-            case UnsubscribeRequest() as message:
-                if not self._refused_while_stopping(reply_to):
-                    self._unsubscribe(message, reply_to)
-            case PublisherHello() as message:
-                self._publisher_hello(message, reply_to)
-            case PublisherGoodbye() as message:
-                self._context.registry.publisher_gone(message.publisher)
-            case StatusRequest():
-                self._context.reply(reply_to, self._status())
-            case EdgeHello() as message:
-                self._edges.hello(message, reply_to)
-            case EdgeGoodbye() as message:
-                self._edges.goodbye(message)
-            case RoutesUpdate() as message:
-                self._neighbours.update_received(message, reply_to)
-            case other:
-                self.ignored += 1
-                self._context.refuse(reply_to, RefusalReason.INVALID, f"a head takes no {other.kind}", "kind")
+    def _removal_undeliverable(self, subject: str) -> None:
+        edge = self._removals.undeliverable(subject)
+        if edge is not None:
+            self._edges.lost(edge)
+
+    # Clients
+
+    def _subscribe(self, message: SubscribeRequest, reply_to: ReplyAddress | None) -> None:
+        if not self._refused_while_stopping(reply_to):
+            self._allocations.subscribe(message, reply_to)
 
     def _refused_while_stopping(self, reply_to: ReplyAddress | None) -> bool:
         if self._context.stopping:
@@ -156,18 +196,24 @@ class HeadAgent:
         return self._context.stopping
 
     def _unsubscribe(self, message: UnsubscribeRequest, reply_to: ReplyAddress | None) -> None:
+        if self._refused_while_stopping(reply_to):
+            return
         context, key = self._context, (message.subscriber, message.number)
         unread = self._edges.may_hold("#") or next(
             (name for name, record in sorted(context.registry.edges.items()) if not record.settled), None
         )
+        holders = context.registry.holders(key)
         if self._allocations.holds(key):
             text, reason = "this subscription is just being made", RefusalReason.CONFLICT
-        elif not context.registry.holders(key) and unread is not None:
+        elif not holders and unread is not None:
             text, reason = (
                 f"{unread} may hold this subscription and has not told yet",
                 RefusalReason.NOT_READY,
             )
         else:
+            for pattern in self._removals.patterns_of(key):
+                self._migrations.unsubscribed(message.subscriber, pattern)
+                self._places.unsubscribed(message.subscriber, pattern)
             self._removals.unsubscribe(message, reply_to)
             return
         context.refuse(reply_to, reason, text, retry_after_s=context.config.period_s)
@@ -181,12 +227,21 @@ class HeadAgent:
             return
         until_s = context.now + SILENT_PERIODS_MAX * config.publisher_period_s
         context.registry.publisher_heard(message.publisher, until_s)
+        self._load.publisher_heard(message)
         welcome = PublisherWelcome(publisher=message.publisher, head=config.head, period_s=config.publisher_period_s)
         context.reply(reply_to, welcome)
 
-    def _status(self) -> StatusReply:
+    def _expire_publishers(self) -> None:
+        for publisher in self._context.registry.expire_publishers(self._context.now):
+            self._load.publisher_gone(publisher)
+
+    def _publisher_goodbye(self, message: PublisherGoodbye, reply_to: ReplyAddress | None) -> None:
+        self._context.registry.publisher_gone(message.publisher)
+        self._load.publisher_gone(message.publisher)
+
+    def _status(self, message: StatusRequest, reply_to: ReplyAddress | None) -> None:
         config = self._context.config
-        return StatusReply(
+        status = StatusReply(
             cluster=config.cluster,
             head=config.head,
             version=config.version,
@@ -194,71 +249,11 @@ class HeadAgent:
             neighbours=self._neighbours.status(),
             publishers=len(self._context.registry.publishers),
         )
-
-    # Answers, timers, failures
-
-    def _answered(self, event: ReplyReceived) -> None:
-        part, subject = self._context.requests.pop(event.request_id, ("", ""))
-        match part:
-            case "prepare":
-                self._allocations.answered(subject, event.message)
-            case "remove":
-                self._removals.answered(subject, event.message)
-            case "registry":
-                self._edges.page(subject, event.message)
-            case "update":
-                self._neighbours.answered(subject, event.message)
-
-    def _undeliverable(self, request_id: str) -> None:
-        part, subject = self._context.requests.pop(request_id, ("", ""))
-        match part:
-            case "prepare":
-                self._allocations.undeliverable(subject)
-            case "remove":
-                edge = self._removals.undeliverable(subject)
-                if edge is not None:
-                    self._edges.lost(edge)
-            case "registry":
-                self._edges.undeliverable(subject)
-            case "update":
-                self._neighbours.undeliverable(subject)
-
-    def _timer(self, name: str) -> None:
-        kind, _, subject = name.partition(" ")
-        match kind:
-            case "tick":
-                self._context.set_timer("tick", self._context.config.period_s)
-                self._context.registry.expire_publishers(self._context.now)
-                self._edges.tick()
-                self._neighbours.tick()
-            case "prepare":
-                self._allocations.timed_out(subject)
-            case "remove":
-                self._removals.timed_out(subject)
-            case "registry":
-                self._edges.timed_out(subject)
-            case "update":
-                self._neighbours.timed_out(subject)
-            case "wait":
-                self._context.waits.expired(subject)
-            case "rebind":
-                self._context.retry_change(int(subject))
-
-    def _failed(self, action: Action, problem: str) -> None:
-        self._context.decide(Decision("action-failed", type(action).__name__, problem))
-        if not isinstance(action, ChangeRoutes):
-            return
-        for key in self._context.change_failed(action):
-            owner, _, subject = key.partition(" ")
-            if owner == "grant":
-                self._allocations.routes_failed(subject, problem)
+        self._context.reply(reply_to, status)
 
     def validate(self) -> None:
         """Raise AssertionError if the state breaks an invariant. Called after every step in tests."""
-        self._context.validate()
-        self._edges.validate()
-        self._removals.validate()
-        self._allocations.validate()
-        self._neighbours.validate()
+        for check in self._dispatch.checks:
+            check()
         for part, subject in self._context.requests.values():
-            assert part in {"prepare", "remove", "registry", "update"}, (part, subject)
+            assert part in self._dispatch.request_parts, (part, subject)

@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from tidegate_protocol.balancing import PieLocal
 from tidegate_protocol.messages import ControlMessage, Subscription
+
+from .metrics import BrokerSample, PublisherSample, SubscriptionSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,48 @@ class ActionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeSampled:
+    """The load of an edge over the last period, everything seen at one moment."""
+
+    broker: BrokerSample
+    subscriptions: tuple[SubscriptionSample, ...]
+    head_round_trip_s: float = 0.0
+    """Of a small probe to the head and back, over the data links."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSampled:
+    """The load of a head over the last period, and which publisher makes how much of it."""
+
+    broker: BrokerSample
+    publishers: tuple[PublisherSample, ...] = ()
+    neighbour_round_trip_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerBound:
+    """The marker key is bound to the output queue of this subscription."""
+
+    subscriber: str
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerPublished:
+    """RabbitMQ has taken the marker and put it into every link queue it had to reach."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceArrived:
+    """The fence we watch for has come in from a neighbour: what was sent before it has passed too."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The process is about to end: say goodbye and start nothing new. RabbitMQ goes on without it."""
 
@@ -129,6 +174,11 @@ Event = (
     | OutputDeleted
     | OutputsListed
     | ActionFailed
+    | EdgeSampled
+    | HeadSampled
+    | MarkerBound
+    | MarkerPublished
+    | FenceArrived
     | StopRequested
 )
 
@@ -143,6 +193,25 @@ class Send:
     to: str
     message: ControlMessage
     request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendClient:
+    """Send to a client of this head, by the name of its subscriber or the id of its publisher.
+
+    A client that is not there is `Undeliverable`.
+    """
+
+    client: str
+    message: ControlMessage
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Send a load report to every other broker of the cluster, its head included."""
+
+    message: PieLocal
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +270,68 @@ class DeleteOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class BindMarker:
+    """Have messages with this key reach the output queue too. Completion comes back as `MarkerBound`."""
+
+    subscriber: str
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnbindMarker:
+    subscriber: str
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishMarker:
+    """Publish an empty message with this key, to be confirmed by RabbitMQ; comes back as `MarkerPublished`.
+
+    For the moment of publishing the key is bound to the links named in `targets`, on top of the routes there are.
+    It follows everything that has been published here before on each of those links.
+    """
+
+    key: str
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFence:
+    """Tell when a message with this key comes in from `neighbour`. Until it came, or the watch is ended."""
+
+    neighbour: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnwatchFence:
+    neighbour: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOutput:
+    """Bound what may wait for a subscription that is too slow: the oldest beyond `messages_max` are dropped.
+
+    None lifts the limit.
+    """
+
+    subscriber: str
+    number: int
+    messages_max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DisconnectPublisher:
+    """Close the connection of a publisher that floods and does not listen."""
+
+    publisher: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A decision, for the log and for whoever asks why."""
 
@@ -216,10 +347,30 @@ class Decision:
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     rejected: Mapping[str, str] = field(default_factory=dict)
+    session: str = ""
+    """The session or migration it belongs to."""
 
 
 Action = (
-    Send | Reply | SetTimer | CancelTimer | EnsureLink | DropLink | ChangeRoutes | DeclareOutput | DeleteOutput | Record
+    Send
+    | SendClient
+    | Announce
+    | Reply
+    | SetTimer
+    | CancelTimer
+    | EnsureLink
+    | DropLink
+    | ChangeRoutes
+    | DeclareOutput
+    | DeleteOutput
+    | BindMarker
+    | UnbindMarker
+    | PublishMarker
+    | WatchFence
+    | UnwatchFence
+    | LimitOutput
+    | DisconnectPublisher
+    | Record
 )
 
 

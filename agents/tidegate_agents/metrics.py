@@ -76,6 +76,8 @@ class SubscriptionSample:
     """The average on the wire."""
     migrating: bool = False
     """What a client holds back during a move looks like backlog; such a queue is not judged."""
+    attached: bool = True
+    """Whether a subscriber takes from it. What waits for one that is away is late through nobody's load."""
 
     @property
     def depth(self) -> float:
@@ -88,6 +90,18 @@ class SubscriptionSample:
     def offered_bytes_per_s(self) -> float:
         """What this subscription asks of the uplink."""
         return self.enqueue_per_s * self.message_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSample:
+    """What one publisher sent on one topic in the last period."""
+
+    publisher: str
+    topic: str
+    messages_per_s: float
+    message_bytes: float
+    round_trip_s: float = 0.0
+    """From publishing until the confirm."""
 
 
 def offered_bytes_per_s(subscriptions: Iterable[SubscriptionSample]) -> float:

@@ -33,6 +33,7 @@ from tidegate_protocol.messages import (
 
 from .config import HOP_WAIT_SHARE, REPLIES_JOINED_MAX, SILENT_PERIODS_MAX
 from .context import HeadContext
+from .dispatch import Dispatch
 from .machine import Decision, EnsureLink, LinkKind, ReplyAddress
 from .waits import Wait
 
@@ -84,6 +85,14 @@ class Neighbours:
 
     def __contains__(self, name: str) -> bool:
         return name in self._neighbours
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_message(RoutesUpdate, self.update_received)
+        dispatch.on_request("update", self.answered, self.undeliverable)
+        dispatch.on_timer("update", self.timed_out)
+        dispatch.on_wait("accept", self.routes_live)
+        dispatch.ticks.append(self.tick)
+        dispatch.checks.append(self.validate)
 
     def start(self) -> None:
         for neighbour in sorted(self._context.config.neighbours, key=lambda n: n.name):

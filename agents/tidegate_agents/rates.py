@@ -64,15 +64,16 @@ class LearnedCapacity:
 
     Only a drain that had something waiting behind it was limited by the capacity; an idle one says how little
     there was to do. So the highest drain rate seen *while a backlog existed* counts, and nothing is known
-    before the first backlog, which is harmless: until then the capacity was enough. Feed it smoothed rates, or
-    one irregular sample would be believed for ever.
+    before the first backlog, which is harmless: until then the capacity was enough. What was learned is a lower
+    bound, so that a higher drain corrects it whether or not anything waits. Feed it smoothed rates, or one
+    irregular sample would be believed for ever.
     """
 
     per_s: float | None = None
 
     def seen(self, drain_per_s: float, *, backlog: bool) -> LearnedCapacity:
         """What is known after one more sample."""
-        if not backlog or drain_per_s <= (self.per_s or 0.0):
+        if drain_per_s <= (self.per_s or 0.0) or (self.per_s is None and not backlog):
             return self
         return LearnedCapacity(drain_per_s)
 

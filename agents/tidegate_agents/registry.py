@@ -6,6 +6,8 @@ What always holds:
   well;
 - every operation costs a constant number of steps, however many subscriptions an edge holds; the digest too
   is kept up to date rather than computed;
+- who has one pattern in more than one place is known (`doubled`);
+- a number is not given to a subscriber again soon: what is still under way about an old queue must not hit a new one;
 - a publisher that has not been heard of for long enough is forgotten by `expire_publishers`, oldest first.
 
 `registry_digest` is used by head and edge alike: the sum, modulo 2^64, of the first eight bytes of the
@@ -23,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import MappingProxyType
+from typing import Final
 
 from tidegate_protocol.messages import Capacity, Subscription
 
@@ -30,6 +33,12 @@ from .placement import EdgeView
 
 Key = tuple[str, int]
 """Subscriber and number: what names an output queue on its edge."""
+
+NUMBER_MAX: Final = 1_000_000
+"""The largest number of an output queue; then they start anew, past those in use."""
+
+NUMBERS_REMEMBERED_MAX: Final = 10_000
+"""Of how many subscribers without any subscription the last number is remembered."""
 
 
 def key_of(subscription: Subscription) -> Key:
@@ -82,6 +91,8 @@ class EdgeRecord:
     link_url: str = ""
     capacity: Capacity = field(default_factory=Capacity)
     draining: bool = False
+    says_draining: bool = False
+    """What its own hello says; an operator may have asked us otherwise meanwhile."""
     alive: bool = False
     heard_s: float = 0.0
     settled: bool = False
@@ -102,6 +113,9 @@ class Registry:
         self.edges: dict[str, EdgeRecord] = {}
         self._by_pattern: dict[tuple[str, str], set[tuple[str, int]]] = {}
         self._numbers: dict[str, _Numbers] = {}
+        self._departed: dict[str, int] = {}
+        self.doubled: set[tuple[str, str]] = set()
+        """Subscriber and pattern of all that are in several places."""
         self._publishers: dict[str, float] = {}
         self._expiries: list[tuple[float, str]] = []
         self._queued: set[str] = set()
@@ -130,8 +144,12 @@ class Registry:
         record.patterns[subscription.pattern] = record.patterns.get(subscription.pattern, 0) + 1
         record.digest.add(subscription)
         place = (edge, subscription.number)
-        self._by_pattern.setdefault((subscription.subscriber, subscription.pattern), set()).add(place)
-        self._numbers.setdefault(subscription.subscriber, _Numbers()).take(subscription.number)
+        client = (subscription.subscriber, subscription.pattern)
+        places = self._by_pattern.setdefault(client, set())
+        places.add(place)
+        if len(places) > 1:
+            self.doubled.add(client)
+        self._numbers_of(subscription.subscriber).take(subscription.number)
         return before
 
     def remove(self, edge: str, subscriber: str, number: int) -> Subscription | None:
@@ -146,13 +164,26 @@ class Registry:
         record.digest.remove(subscription)
         places = self._by_pattern[subscriber, subscription.pattern]
         places.discard((edge, number))
+        if len(places) <= 1:
+            self.doubled.discard((subscriber, subscription.pattern))
         if not places:
             del self._by_pattern[subscriber, subscription.pattern]
         numbers = self._numbers[subscriber]
         numbers.release(number)
         if not numbers.used:
-            del self._numbers[subscriber]
+            self._depart(subscriber, self._numbers.pop(subscriber).last)
         return subscription
+
+    def _numbers_of(self, subscriber: str) -> _Numbers:
+        if subscriber not in self._numbers:
+            self._numbers[subscriber] = _Numbers(self._departed.pop(subscriber, -1))
+        return self._numbers[subscriber]
+
+    def _depart(self, subscriber: str, last: int) -> None:
+        """Remember the last number of a subscriber that has nothing left, of the latest ones."""
+        self._departed[subscriber] = last
+        if len(self._departed) > NUMBERS_REMEMBERED_MAX:
+            del self._departed[next(iter(self._departed))]
 
     def get(self, edge: str, key: Key) -> Subscription | None:
         record = self.edges.get(edge)
@@ -172,12 +203,18 @@ class Registry:
         numbers = self._numbers.get(subscriber)
         return numbers.total if numbers else 0
 
-    def free_number(self, subscriber: str, avoid: frozenset[int] = frozenset()) -> int:
-        """The lowest number that no subscription of this subscriber has and that is not to be avoided."""
-        numbers = self._numbers.get(subscriber, _Numbers())
-        number = numbers.lowest
-        while number in numbers.used or number in avoid:
-            number += 1
+    def next_number(self, subscriber: str, at_least: int = 0) -> int:
+        """The number for the next queue of this subscriber: after the last one it was given, past those in use."""
+        numbers = self._numbers.get(subscriber)
+        used: Mapping[int, int] = numbers.used if numbers else {}
+        last = numbers.last if numbers else self._departed.pop(subscriber, -1)
+        number = max(last + 1, at_least) % (NUMBER_MAX + 1)
+        while number in used:
+            number = (number + 1) % (NUMBER_MAX + 1)
+        if numbers is not None:
+            numbers.last = number
+        else:
+            self._depart(subscriber, number)
         return number
 
     def __len__(self) -> int:
@@ -236,6 +273,8 @@ class Registry:
         indexed = {(edge, s, p, n) for (s, p), places in self._by_pattern.items() for edge, n in places}
         assert indexed == {(edge, s.subscriber, s.pattern, s.number) for edge, s in everything}
         assert sum(n.total for n in self._numbers.values()) == len(everything)
+        assert self.doubled == {client for client, places in self._by_pattern.items() if len(places) > 1}
+        assert not self._numbers.keys() & self._departed.keys(), "a subscriber that is here and gone"
         assert sorted(self._queued) == sorted(publisher for _, publisher in self._expiries)
         assert self._publishers.keys() <= self._queued, "a publisher that never expires"
 
@@ -246,24 +285,22 @@ class Registry:
 
 
 class _Numbers:
-    """The numbers in use by one subscriber. Nothing below `lowest` is free."""
+    """The numbers in use by one subscriber, and the last one given to it."""
 
-    __slots__ = ("lowest", "total", "used")
+    __slots__ = ("last", "total", "used")
 
-    def __init__(self) -> None:
+    def __init__(self, last: int) -> None:
         self.used: dict[int, int] = {}
         self.total = 0
-        self.lowest = 0
+        self.last = last
 
     def take(self, number: int) -> None:
         self.used[number] = self.used.get(number, 0) + 1
         self.total += 1
-        while self.lowest in self.used:
-            self.lowest += 1
+        self.last = max(self.last, number)
 
     def release(self, number: int) -> None:
         self.used[number] -= 1
         self.total -= 1
         if not self.used[number]:
             del self.used[number]
-            self.lowest = min(self.lowest, number)

@@ -3,11 +3,16 @@
 A subscription stays in the registry, and its route bound, until its edge has confirmed. If the edge can't be
 reached the one who asked is told to ask again, and nothing has changed. What is gone already counts as
 removed, so a repeated request gets the same answer.
+
+A *discarded* place is one that nobody uses and that holds nothing anybody lacks: what a client left when it moved,
+or what was made for it in vain. It is removed again and again until it is gone, also after its edge was away; the
+memory of them is bounded by `DISCARDED_MAX`, and what falls out of it is treated as a place in doubt.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from tidegate_protocol.messages import (
     ControlMessage,
@@ -15,14 +20,23 @@ from tidegate_protocol.messages import (
     OutputRemoved,
     Refusal,
     RefusalReason,
+    Subscription,
     UnsubscribeReply,
     UnsubscribeRequest,
 )
 
 from .config import ATTEMPTS_MAX, REPLIES_JOINED_MAX
 from .context import HeadContext
+from .dispatch import Dispatch
 from .machine import Decision, ReplyAddress
-from .registry import Key
+from .registry import Key, key_of
+
+T = TypeVar("T")
+
+DISCARDED_MAX: Final = 10_000
+"""How many discarded places are remembered, the latest ones; and how many that were removed."""
+GONE_PERIODS: Final = 30
+"""Longer than a control message may be on its way."""
 
 
 @dataclass(slots=True)
@@ -40,24 +54,101 @@ class Removals:
     def __init__(self, context: HeadContext) -> None:
         self._context = context
         self._pending: dict[str, _Removal] = {}
+        self._discarded: dict[tuple[str, Key], None] = {}
+        self._gone_until_s: dict[tuple[str, Key], float] = {}
+        """Places removed lately, and until when their showing up again means nothing."""
+        self._left_until_s: dict[tuple[str, str], float] = {}
+        """The same for clients (subscriber and pattern) that have unsubscribed."""
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_timer("remove", self.timed_out)
+        dispatch.ticks.append(self.tick)
+        dispatch.checks.append(self.validate)
 
     def __contains__(self, place: tuple[str, Key]) -> bool:
         return _subject(*place) in self._pending
 
+    # Discarded places
+
+    def discard(self, edge: str, key: Key) -> None:
+        """Nobody uses this place: remove it, now or when its edge is back."""
+        self.note_discarded(edge, key)
+        self.remove(edge, key)
+
+    def note_discarded(self, edge: str, key: Key) -> None:
+        """Should `edge` list this place, then nobody uses it."""
+        self._discarded.pop((edge, key), None)
+        self._discarded[edge, key] = None
+        for places in (self._context.granted, self._context.reserved, self._context.abandoned):
+            places.discard((edge, key))
+        if len(self._discarded) > DISCARDED_MAX:
+            del self._discarded[next(iter(self._discarded))]
+
+    def is_discarded(self, place: tuple[str, Key]) -> bool:
+        return place in self._discarded
+
+    def keep(self, edge: str, key: Key) -> bool:
+        """Somebody does use this place after all. False if it is too late: its removal is under way."""
+        if (edge, key) in self:
+            return False
+        self._discarded.pop((edge, key), None)
+        return True
+
+    def remove_orphan(self, edge: str, subscription: Subscription) -> bool:
+        """Remove a place that an edge has listed, if it is known that nobody uses it."""
+        key, now, registry = key_of(subscription), self._context.now, self._context.registry
+        unused = (edge, key) in self._discarded
+        if registry.get(edge, key) is None:
+            unused |= self._gone_until_s.get((edge, key), 0.0) > now
+            client = (subscription.subscriber, subscription.pattern)
+            # Nobody is left to tell its client about, unless it has come back since.
+            unused |= self._left_until_s.get(client, 0.0) > now and not registry.find(*client)
+        if unused:
+            self.remove(edge, key)
+        return unused
+
+    def tick(self) -> None:
+        """Every period: try again what could not be removed before."""
+        registry, now = self._context.registry, self._context.now
+        _expire(self._gone_until_s, now)
+        _expire(self._left_until_s, now)
+        for edge, key in list(self._discarded):
+            if (edge, key) not in self and registry.get(edge, key) is not None and registry.edges[edge].alive:
+                self.remove(edge, key)
+
     def unsubscribe(self, message: UnsubscribeRequest, reply_to: ReplyAddress | None) -> None:
         context, key = self._context, (message.subscriber, message.number)
-        holders = context.registry.holders(key)
-        if not holders:
+        places = self._places_of(key)
+        if not places:
             context.reply(reply_to, UnsubscribeReply(subscriber=message.subscriber, number=message.number))
             return
         limit = context.config.pending_max
-        if len(self._pending) + len(holders) > limit:
+        if len(self._pending) + len(places) > limit:
             text = f"pending_max = {limit} removals are under way"
             context.refuse(reply_to, RefusalReason.LIMIT, text, retry_after_s=context.config.period_s)
             return
-        for edge in holders[1:]:
-            self.remove(edge, key)
-        self.remove(holders[0], key, reply_to)
+        for pattern in self.patterns_of(key):
+            # An edge that has not told yet what it holds may have a place of this client too.
+            _remember(self._left_until_s, (key[0], pattern), context.now + GONE_PERIODS * context.config.period_s)
+        for place in places[1:]:
+            self.discard(*place)
+        self.remove(*places[0], reply_to)
+
+    def patterns_of(self, key: Key) -> list[str]:
+        """What the subscription that a client knows under this number is for."""
+        registry = self._context.registry
+        return sorted({s.pattern for place in self._meant(key) if (s := registry.get(*place)) is not None})
+
+    def _meant(self, key: Key) -> list[tuple[str, Key]]:
+        """Two edges may use one number for different patterns after a restart: the one we granted is meant."""
+        named = [(edge, key) for edge in self._context.registry.holders(key)]
+        return [place for place in named if place in self._context.granted] or named
+
+    def _places_of(self, key: Key) -> list[tuple[str, Key]]:
+        """All places of the subscription that a client knows under this number; first the one it means."""
+        meant, find = self._meant(key), self._context.registry.find
+        others = [(edge, key_of(s)) for pattern in self.patterns_of(key) for edge, s in find(key[0], pattern)]
+        return [*meant, *(place for place in others if place not in meant)]
 
     def remove(self, edge: str, key: Key, reply_to: ReplyAddress | None = None) -> None:
         """Have `edge` delete the output queue of `key`."""
@@ -88,10 +179,19 @@ class Removals:
             return
         self._finish(subject)
         self._context.withdraw(removal.edge, removal.key)
+        self._discarded.pop((removal.edge, removal.key), None)
+        self._note_gone(removal.edge, removal.key)
         subscriber, number = removal.key
         for reply_to in removal.replies:
             self._context.reply(reply_to, UnsubscribeReply(subscriber=subscriber, number=number))
         self._context.decide(Decision("removal", f"{subscriber}.{number}", f"deleted by {removal.edge}"))
+
+    def _note_gone(self, edge: str, key: Key) -> None:
+        """An order to make this queue may still be on its way, overtaken by that to remove it. Should the queue show
+        up again soon, it is nobody's; numbers are not used again so quickly.
+        """
+        until_s = self._context.now + GONE_PERIODS * self._context.config.period_s
+        _remember(self._gone_until_s, (edge, key), until_s)
 
     def timed_out(self, subject: str) -> None:
         removal = self._pending.get(subject)
@@ -124,9 +224,23 @@ class Removals:
         return removal
 
     def validate(self) -> None:
+        assert not self._discarded.keys() & self._context.granted, "a place that a client uses is discarded"
         for subject, removal in self._pending.items():
             assert subject == _subject(removal.edge, removal.key)
             assert removal.key in self._context.busy[removal.edge], f"{subject} is under way but not busy"
+
+
+def _remember(memory: dict[T, float], what: T, until_s: float) -> None:
+    """Put it last; beyond the bound the oldest is forgotten."""
+    memory.pop(what, None)
+    memory[what] = until_s
+    if len(memory) > DISCARDED_MAX:
+        del memory[next(iter(memory))]
+
+
+def _expire(memory: dict[T, float], now: float) -> None:
+    while memory and next(iter(memory.values())) <= now:
+        del memory[next(iter(memory))]
 
 
 def _subject(edge: str, key: Key) -> str:

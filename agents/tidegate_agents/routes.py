@@ -179,7 +179,10 @@ class RouteTable:
         return target in self._targets and self._targets[target].needs.covers(pattern)
 
     def _target(self, target: str) -> _Target:
-        return self._targets.setdefault(target, _Target())
+        entry = self._targets.get(target)
+        if entry is None:
+            entry = self._targets[target] = _Target()
+        return entry
 
     def _changed(self, target: str, change: CoverChange) -> None:
         if not change:

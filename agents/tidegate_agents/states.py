@@ -1,4 +1,4 @@
-"""The load state of a broker: LOW, HIGH or OVERLOAD, and why.
+"""The load state of a broker, and why: LOW takes load, OVERLOAD gives some away, HIGH does neither.
 
 Seed 000 Table III, with its two gaps (a value *equal* to a threshold) closed: LOW if all
 metrics are below their low threshold, OVERLOAD if any is above its high one, HIGH otherwise. Which metric has
@@ -22,26 +22,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from heapq import nsmallest
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
+
+from tidegate_protocol.parts import LoadState as LoadState
 
 from .machine import Decision
-from .metrics import Metric, Role, SubscriptionSample
+from .metrics import Metric, Role
 
 NAMED_MAX: Final = 16
 """How many findings a decision names."""
 
-QUEUE_CONFIRMED: Final[Mapping[Metric, int]] = MappingProxyType({Metric.QUEUE_DEPTH: 2})
-"""For real RabbitMQ: at a burst λ × round trip jumps by as much as a threshold, for one sample."""
+QUEUE_FINDINGS_MAX: Final = 64
+"""How many queues past their threshold get a finding each: the worst."""
 
 
-class LoadState(StrEnum):
-    """How loaded a broker is. LOW takes load, OVERLOAD gives some away, HIGH does neither."""
+class JudgedQueue(Protocol):
+    """What judging a queue needs of it; a `SubscriptionSample` has it, and so has what a detector keeps."""
 
-    LOW = "low"
-    HIGH = "high"
-    OVERLOAD = "overload"
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def depth(self) -> float: ...
+
+    @property
+    def migrating(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,10 @@ class Assessment:
     infeasible: tuple[str, ...] = ()
     migrating: int = 0
     """How many queues were left out for that reason."""
+    overloaded_queues: frozenset[str] = frozenset()
+    """All of them; of the queues past their threshold `findings` holds the worst only."""
+    unnamed: int = 0
+    """How many queues past their threshold have no finding of their own."""
 
     @property
     def overloads(self) -> tuple[Finding, ...]:
@@ -113,10 +124,6 @@ class Assessment:
         found = {finding.metric for finding in self.overloads}
         return tuple(metric for metric in Metric if metric in found)
 
-    @property
-    def overloaded_queues(self) -> frozenset[str]:
-        return frozenset(finding.subscription for finding in self.overloads if finding.subscription)
-
     def decision(self, broker: str) -> Decision:
         named = self.findings[:NAMED_MAX]
         numbers: dict[str, float] = {}
@@ -126,14 +133,15 @@ class Assessment:
         left_out = {str(metric): "capacity unknown" for metric in self.unknown}
         left_out |= dict.fromkeys(self.infeasible[:NAMED_MAX], "infeasible deadline")
         reason = named[0].text if named else "all metrics below their low thresholds"
-        more = f", and {len(self.findings) - 1} more" if len(self.findings) > 1 else ""
+        others = len(self.findings) + self.unnamed - 1
+        more = f", and {others} more" if others > 0 else ""
         return Decision("load-state", broker, f"{self.state}: {reason}{more}", numbers, left_out)
 
 
 def assess(
     role: Role,
     values: Mapping[Metric, float | None],
-    queues: Iterable[tuple[SubscriptionSample, float | None]] = (),
+    queues: Iterable[tuple[JudgedQueue, float | None]] = (),
     *,
     above: Mapping[Key, int] = MappingProxyType({}),
     samples_needed: Mapping[Metric, int] = MappingProxyType({}),
@@ -141,50 +149,85 @@ def assess(
 ) -> Assessment:
     """Judge one sample: the utilizations, and each queue with its threshold (None: infeasible).
 
-    `above` is that of the assessment before; metrics not in `samples_needed` need one sample.
+    Queues known to be in time may be left out: they leave no trace in an assessment. `above` is that of the
+    assessment before; metrics not in `samples_needed` need one sample.
     """
     findings: list[Finding] = []
     unknown: list[Metric] = []
-    infeasible: list[str] = []
-    migrating = 0
     for metric, value in values.items():
         if value is None:
             unknown.append(metric)
             continue
         limits = thresholds[role, metric]
         if limits.high is not None and value > limits.high:
-            findings.append(_above_high((metric, ""), value, limits.high, above, samples_needed))
+            findings.append(_above_high(metric, value, limits.high, above, samples_needed))
         elif limits.low is not None and value >= limits.low:
             findings.append(Finding(metric, "", value, limits.low, LoadState.HIGH))
-    for sample, threshold in queues:
-        if sample.migrating:
-            migrating += 1
-        elif threshold is None:
-            infeasible.append(sample.name)
-        elif (depth := sample.depth) > threshold:
-            key = (Metric.QUEUE_DEPTH, sample.name)
-            findings.append(_above_high(key, depth, threshold, above, samples_needed))
-    counted = {
-        (finding.metric, finding.subscription): finding.samples
+    counted: dict[Key, int] = {
+        (finding.metric, ""): finding.samples
         for finding in findings
         if finding.state is LoadState.OVERLOAD or finding.samples < finding.samples_needed
     }
+    needed = samples_needed.get(Metric.QUEUE_DEPTH, 1)
+    infeasible: list[str] = []
+    migrating = 0
+    past: list[_Past] = []
+    for queue, threshold in queues:
+        if queue.migrating:
+            migrating += 1
+        elif threshold is None:
+            infeasible.append(queue.name)
+        elif (depth := queue.depth) > threshold:
+            samples = 1
+            if needed > 1:
+                key = (Metric.QUEUE_DEPTH, queue.name)
+                before = above.get(key, 0)
+                samples = counted[key] = before + 1 if before < needed else needed
+            past.append((samples < needed, threshold - depth, queue.name, depth, threshold, samples))
+    findings += _worst_queues(past, needed)
     findings.sort(key=_worst_first)
     state = findings[0].state if findings else LoadState.LOW
     return Assessment(
-        state, tuple(findings), MappingProxyType(counted), tuple(sorted(unknown)), tuple(sorted(infeasible)), migrating
+        state,
+        tuple(findings),
+        MappingProxyType(counted),
+        tuple(sorted(unknown)),
+        tuple(sorted(infeasible)),
+        migrating,
+        frozenset([name for unconfirmed, _, name, _, _, _ in past if not unconfirmed]),
+        max(len(past) - QUEUE_FINDINGS_MAX, 0),
     )
 
 
+_Past = tuple[bool, float, str, float, float, int]
+"""A queue past its threshold, in the order worst first: unconfirmed, threshold − depth, name, depth, threshold,
+samples. Not a class: there may be tens of thousands in one sample."""
+
+
+def _worst_queues(past: list[_Past], needed: int) -> list[Finding]:
+    worst = past if len(past) <= QUEUE_FINDINGS_MAX else nsmallest(QUEUE_FINDINGS_MAX, past)
+    return [
+        Finding(
+            Metric.QUEUE_DEPTH,
+            name,
+            depth,
+            threshold,
+            LoadState.HIGH if unconfirmed else LoadState.OVERLOAD,
+            samples,
+            needed,
+        )
+        for unconfirmed, _, name, depth, threshold, samples in worst
+    ]
+
+
 def _above_high(
-    key: Key, value: float, threshold: float, above: Mapping[Key, int], samples_needed: Mapping[Metric, int]
+    metric: Metric, value: float, threshold: float, above: Mapping[Key, int], samples_needed: Mapping[Metric, int]
 ) -> Finding:
-    metric, subscription = key
     needed = samples_needed.get(metric, 1)
     # Counting further than is needed would tell nothing, and an agent runs for months.
-    samples = min(above.get(key, 0) + 1, needed)
+    samples = min(above.get((metric, ""), 0) + 1, needed)
     state = LoadState.OVERLOAD if samples >= needed else LoadState.HIGH
-    return Finding(metric, subscription, value, threshold, state, samples, needed)
+    return Finding(metric, "", value, threshold, state, samples, needed)
 
 
 _METRIC_ORDER: Final = {metric: position for position, metric in enumerate(Metric)}

@@ -10,7 +10,7 @@ from tidegate_agents.config import SILENT_PERIODS_MAX
 from tidegate_agents.config import EdgeConfig as AgentConfig
 from tidegate_agents.edge import EdgeAgent
 from tidegate_protocol.messages import Capacity
-from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue
+from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .config import EdgeConfig
 from .control import ControlChannel, Inbox
@@ -62,7 +62,9 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         plane.list_outputs,
         LIST_PERIODS * config.period_s,
     )
-    inbox = Inbox("edge", config.name, control_queue(config.name), (broker_key(config.name),))
+    inbox = Inbox(
+        "edge", config.name, control_queue(config.name), (broker_key(config.name), pie_local_key(config.cluster))
+    )
     control = ControlChannel("control", config.head_url, runtime.post, metrics, inbox)
     # An edge speaks to its head only, and knows its address, not its name.
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))

@@ -19,16 +19,19 @@ from pydantic import ValidationError
 
 from tidegate_agents.machine import (
     Action,
+    BindMarker,
     DeclareOutput,
     DeleteOutput,
     Event,
+    MarkerBound,
     OutputDeclared,
     OutputDeleted,
     OutputsListed,
     Started,
+    UnbindMarker,
 )
 from tidegate_protocol.messages import Subscription
-from tidegate_protocol.names import DELIVER_EXCHANGE, OUTPUT_PREFIX, output_queue
+from tidegate_protocol.names import DELIVER_EXCHANGE, MARKER_PREFIX, OUTPUT_PREFIX, output_queue
 
 from .head_plane import QUEUE_ARGUMENTS, limit_policy, put_policy_if_different
 from .management import Json, Management
@@ -85,6 +88,12 @@ class EdgePlane:
                 self.outputs.pop(queue, None)
                 await channel.queue_delete(queue)
                 return OutputDeleted(subscription.subscriber, subscription.number)
+            case BindMarker(subscriber=subscriber, number=number, key=key):
+                await channel.queue_bind(output_queue(subscriber, number), DELIVER_EXCHANGE, key)
+                return MarkerBound(subscriber, number, key)
+            case UnbindMarker(subscriber=subscriber, number=number, key=key):
+                await channel.queue_unbind(output_queue(subscriber, number), DELIVER_EXCHANGE, key)
+                return None
             case _:
                 raise AssertionError(f"an edge has no use for {type(action).__name__}")
 
@@ -153,6 +162,8 @@ def _read(item: Json) -> Subscription | None:
     destination = str(item["destination"])
     if item["destination_type"] != "queue" or not destination.startswith(OUTPUT_PREFIX):
         return None
+    if str(item["routing_key"]).startswith(MARKER_PREFIX):
+        return None  # a migration's, taken away when it is over
     subscriber, _, number = destination.removeprefix(OUTPUT_PREFIX).rpartition(".")
     arguments = item.get("arguments") or {}
     try:

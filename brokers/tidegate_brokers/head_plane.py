@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from aiormq.abc import AbstractChannel
+from pamqp.commands import Basic
 
 from tidegate_agents.machine import (
     Action,
@@ -22,6 +23,8 @@ from tidegate_agents.machine import (
     EnsureLink,
     Event,
     LinkKind,
+    MarkerPublished,
+    PublishMarker,
     RoutesChanged,
     Started,
 )
@@ -45,6 +48,8 @@ SHOVEL_RECONNECT_DELAY_S: Final = 1
 SHOVEL_OPTIONS: Final = "?heartbeat=10&connection_timeout=10000"
 QUEUE_ARGUMENTS: Final = {"x-queue-type": "classic"}
 """Said aloud, because a virtual host may have another default."""
+PERSISTENT: Final = 2
+"""The delivery mode of a message that outlives a restart of RabbitMQ."""
 EMPTY_CHECKS: Final = 2
 """How often in a row a dropped link must be seen empty: queue statistics are a few seconds old."""
 
@@ -130,6 +135,9 @@ class HeadPlane:
                 await declare_link(channel, target)
                 await unbind_all(channel, [Binding(target, e, p) for p in sorted(patterns) for e in self._exchanges()])
                 return None
+            case PublishMarker(key=key, targets=targets):
+                await self._publish_marker(channel, key, targets)
+                return MarkerPublished(key)
             case _:
                 raise AssertionError(f"a head has no use for {type(action).__name__}")
 
@@ -161,6 +169,16 @@ class HeadPlane:
         await declare_link(channel, change.target)
         await bind_all(channel, [Binding(change.target, e, p) for p in change.add for e in exchanges])
         await unbind_all(channel, [Binding(change.target, e, p) for p in change.remove for e in exchanges])
+
+    async def _publish_marker(self, channel: AbstractChannel, key: str, targets: tuple[str, ...]) -> None:
+        """Put a marker into the links; published twice, should the connection go in between, it does no harm."""
+        bindings = [Binding(target, PUBLISH_EXCHANGE, key) for target in targets]
+        await bind_all(channel, bindings)
+        confirming = await channel.connection.channel(publisher_confirms=True)
+        properties = Basic.Properties(delivery_mode=PERSISTENT)
+        await confirming.basic_publish(b"", exchange=PUBLISH_EXCHANGE, routing_key=key, properties=properties)
+        await confirming.close()
+        await unbind_all(channel, bindings)
 
     async def _bindings(self, management: Management) -> set[Binding]:
         found = set()

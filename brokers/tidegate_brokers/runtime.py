@@ -17,6 +17,7 @@ from typing import Final
 from tidegate_agents.machine import (
     Action,
     Agent,
+    Announce,
     CancelTimer,
     Event,
     MessageReceived,
@@ -24,9 +25,11 @@ from tidegate_agents.machine import (
     Reply,
     ReplyAddress,
     Send,
+    SendClient,
     SetTimer,
     TimerFired,
 )
+from tidegate_protocol.names import client_key, pie_local_key
 
 from .control import ControlChannel
 from .metrics import BrokerMetrics
@@ -101,6 +104,10 @@ class Runtime:
                 case Send(to=to, message=message, request_id=request_id):
                     channel, key = self._route(to)
                     channel.send(key, message, request_id)
+                case SendClient(client=client, message=message, request_id=request_id):
+                    self._own.send(client_key(client), message, request_id)
+                case Announce(message=report):
+                    self._own.send(pie_local_key(report.cluster), report, None)
                 case Reply(to=address, message=message):
                     self._unanswered.pop(address, None)
                     self._own.reply(address, message)

@@ -25,6 +25,7 @@ def describe(error: BaseException) -> Described | None:
     from tidegate import AccessRefused, InvalidUrl, TidegateError
     from tidegate_brokers.errors import BrokerError
     from tidegate_protocol.errors import ProtocolError
+    from tidegate_simulator.errors import SimulatorError
 
     if isinstance(error, BrokerError):
         return Described(str(error), error.exit_code)
@@ -34,6 +35,8 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), ExitCode.UNAVAILABLE)
     if isinstance(error, InvalidUrl):
         return Described(str(error), ExitCode.BAD_CONFIGURATION)
+    if isinstance(error, SimulatorError):
+        return Described(str(error), ExitCode.BAD_INPUT)
     if isinstance(error, ProtocolError):
         return Described(str(error), ExitCode.BAD_INPUT)
     return None

@@ -10,10 +10,11 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
-    """The command ran, and what it checked did not hold (messages lost, a run that is not valid)."""
+    """The command ran, and what it checked did not hold (messages lost, a run that is not valid, a schedule that
+    failed)."""
     USAGE = 2
     BAD_INPUT = 65
-    """A topic, pattern, deadline, body or attribute that breaks a rule."""
+    """A topic, pattern, deadline, body or attribute that breaks a rule, a scenario that is impossible."""
     UNAVAILABLE = 69
     """RabbitMQ or the head's process can't be reached."""
     NO_PERMISSION = 77

@@ -15,12 +15,14 @@ from .errors import describe
 
 _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "bench": "Measure side by side: the data plane against what RabbitMQ offers by itself.",
+        "bench": "Measure: the data plane against what RabbitMQ offers by itself, and the agents' decisions.",
         "condition": "Shape, stall, cut or reset a broker's links, live.",
         "demo": "Start a small cluster, let messages flow for half a minute, sum up.",
         "edge": "Run the process of an edge broker.",
+        "experiment": "Run an experiment of the papers, or all policies on it side by side.",
         "head": "Run the process of a head broker.",
         "publish": "Publish messages on a topic.",
+        "simulate": "Run the agents in virtual time under random loads and faults, by seed.",
         "status": "Show a cluster: its edges, subscriptions and neighbours.",
         "subscribe": "Receive messages, each with its age against the deadline.",
         "up": "Start a whole cluster on this machine, on real RabbitMQ.",

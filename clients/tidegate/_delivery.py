@@ -138,6 +138,13 @@ class Deduplicator:
         self.duplicates += 1
         return Verdict.DUPLICATE
 
+    def expected(self, prefix: str) -> int | None:
+        """The sequence that follows the highest one seen of a stream, named by the part of its message ids before the
+        sequence; None for a stream not seen (or not any more).
+        """
+        stream = self._streams.get(prefix)
+        return None if stream is None else stream.next_sequence
+
     def missing(self, now: float) -> int:
         """Sequences that were skipped and did not come within `GAP_AGE_S`."""
         return self._given_up + sum(stream.missing(now) for stream in list(self._streams.values()))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest, UnsubscribeReply, UnsubscribeRequest
@@ -32,6 +31,7 @@ from ._errors import (
     UnexpectedReply,
 )
 from ._inbox import ACK_DELAY_S, Inbox
+from ._moves import Place
 from ._runtime import Channel, ChannelLost, Connection, Gate, Runtime
 
 logger = logging.getLogger(__name__)
@@ -43,16 +43,6 @@ ACCESS_REFUSED: Final = 403
 NOT_FOUND: Final = 404
 FATAL_AT_FIRST: Final = (AccessRefused, Refused, UnexpectedReply)
 """What the first subscribe() reports at once. Later, when it worked before, even these are retried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a subscription's messages wait."""
-
-    edge: str
-    url: str
-    queue: str
-    number: int
 
 
 class SubscriptionEngine:

@@ -9,96 +9,46 @@ Times on the wire are whole microseconds (`_us`); rates and capacities are float
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from . import balancing
 from .errors import InvalidValue, MalformedMessage
-from .ids import check_name, check_publisher_id
-from .topics import check_pattern, check_topic
-
-VERSION: Final = 1
-CONTROL_BYTES_MAX: Final = 1 << 20
-REGISTRY_PAGE_MAX: Final = 500
-ROUTES_PER_UPDATE_MAX: Final = 1_500
-TOPICS_PER_PUBLISHER_MAX: Final = 256
-DEADLINE_US_MAX: Final = 24 * 3600 * 1_000_000
-
-
-def _name(value: str) -> str:
-    return check_name(value)
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Pattern = Annotated[str, AfterValidator(check_pattern)]
-Topic = Annotated[str, AfterValidator(check_topic)]
-PublisherId = Annotated[str, AfterValidator(check_publisher_id)]
-Text = Annotated[str, Field(max_length=1_000)]
-Url = Annotated[str, Field(min_length=1, max_length=500)]
-DeadlineUs = Annotated[int, Field(gt=0, le=DEADLINE_US_MAX)]
-
-
-class _Part(BaseModel):
-    # JSON has no infinity: it would be written as null and refused by the receiver, so the sender must not make it.
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class _Message(_Part):
-    v: Literal[1] = 1
-
-
-class Capacity(_Part):
-    """What a broker can carry; None where it is not configured."""
-
-    uplink_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
-    downlink_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
-    matching_per_s: Annotated[float, Field(gt=0)] | None = None
-
-
-class Subscription(_Part):
-    """One subscription as an edge keeps it: who, what, how fast, how long it waits for an absent subscriber."""
-
-    subscriber: Name
-    number: Annotated[int, Field(ge=0, le=1_000_000)]
-    pattern: Pattern
-    deadline_us: DeadlineUs
-    expires_s: Annotated[int, Field(gt=0, le=30 * 24 * 3600)]
-
-
-class RefusalReason(StrEnum):
-    """Why a request was not granted. Bounded, because it labels a metric."""
-
-    NO_EDGE = "no-edge"
-    NOT_READY = "not-ready"
-    UNKNOWN = "unknown"
-    CONFLICT = "conflict"
-    LIMIT = "limit"
-    INVALID = "invalid"
-    FAILED = "failed"
-
-
-class LoadState(StrEnum):
-    """How loaded a broker is, and N/A for one that takes no part."""
-
-    LOW = "LOW"
-    HIGH = "HIGH"
-    OVERLOAD = "OVERLOAD"
-    NOT_AVAILABLE = "N/A"
-
+from .parts import CONTROL_BYTES_MAX as CONTROL_BYTES_MAX
+from .parts import DEADLINE_US_MAX as DEADLINE_US_MAX
+from .parts import REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX
+from .parts import ROUTES_PER_UPDATE_MAX as ROUTES_PER_UPDATE_MAX
+from .parts import TOPICS_PER_PUBLISHER_MAX as TOPICS_PER_PUBLISHER_MAX
+from .parts import VERSION as VERSION
+from .parts import Capacity as Capacity
+from .parts import DeadlineUs as DeadlineUs
+from .parts import LoadState as LoadState
+from .parts import Message as Message
+from .parts import Name as Name
+from .parts import Part as Part
+from .parts import Pattern as Pattern
+from .parts import PublisherId as PublisherId
+from .parts import RefusalReason as RefusalReason
+from .parts import Subscription as Subscription
+from .parts import Text as Text
+from .parts import Topic as Topic
+from .parts import Url as Url
 
 # Client to HOM, and the answers.
 
 
-class SubscribeRequest(_Message):
+class SubscribeRequest(Message):
     kind: Literal["subscribe-request"] = "subscribe-request"
     subscriber: Name
     pattern: Pattern
     deadline_us: DeadlineUs
     expires_s: Annotated[int, Field(gt=0, le=30 * 24 * 3600)] = 600
+    unreachable: Name | None = None
+    """The edge that was to serve this subscription and that the client can't reach."""
 
 
-class SubscribeReply(_Message):
+class SubscribeReply(Message):
     """Sent once the route is live. `awaiting` names heads that had not confirmed theirs in time."""
 
     kind: Literal["subscribe-reply"] = "subscribe-reply"
@@ -107,45 +57,51 @@ class SubscribeReply(_Message):
     url: Url
     queue: Text
     awaiting: tuple[Name, ...] = ()
+    head: Name | None = None
+    head_url: Annotated[str, Field(max_length=500)] = ""
+    """The head to ask from now on, where the subscription was moved to another cluster; None where it stays the same.
+    A client that started anew does not know that it was moved."""
 
 
-class UnsubscribeRequest(_Message):
+class UnsubscribeRequest(Message):
     kind: Literal["unsubscribe-request"] = "unsubscribe-request"
     subscriber: Name
     number: Annotated[int, Field(ge=0)]
 
 
-class UnsubscribeReply(_Message):
+class UnsubscribeReply(Message):
     kind: Literal["unsubscribe-reply"] = "unsubscribe-reply"
     subscriber: Name
     number: int
 
 
-class PublisherHello(_Message):
+class PublisherHello(Message):
     """A publisher tells its head that it is there, again and again; it is forgotten three periods after the last."""
 
     kind: Literal["publisher-hello"] = "publisher-hello"
     publisher: PublisherId
     topics: Annotated[tuple[Topic, ...], Field(max_length=TOPICS_PER_PUBLISHER_MAX)] = ()
+    round_trip_us: Annotated[int, Field(ge=0)] = 0
+    """From publishing until RabbitMQ's confirm."""
 
 
-class PublisherWelcome(_Message):
+class PublisherWelcome(Message):
     kind: Literal["publisher-welcome"] = "publisher-welcome"
     publisher: PublisherId
     head: Name
     period_s: Annotated[float, Field(gt=0)]
 
 
-class PublisherGoodbye(_Message):
+class PublisherGoodbye(Message):
     kind: Literal["publisher-goodbye"] = "publisher-goodbye"
     publisher: PublisherId
 
 
-class StatusRequest(_Message):
+class StatusRequest(Message):
     kind: Literal["status-request"] = "status-request"
 
 
-class EdgeStatus(_Part):
+class EdgeStatus(Part):
     edge: Name
     alive: bool
     draining: bool
@@ -155,7 +111,7 @@ class EdgeStatus(_Part):
     seen_ago_s: float
 
 
-class NeighbourStatus(_Part):
+class NeighbourStatus(Part):
     head: Name
     alive: bool
     needs: int
@@ -164,7 +120,7 @@ class NeighbourStatus(_Part):
     """Patterns we asked that head to forward to us."""
 
 
-class StatusReply(_Message):
+class StatusReply(Message):
     kind: Literal["status-reply"] = "status-reply"
     cluster: Name
     head: Name
@@ -174,7 +130,7 @@ class StatusReply(_Message):
     publishers: int = 0
 
 
-class Refusal(_Message):
+class Refusal(Message):
     """The answer to any request that can't be granted: which field, why, and when asking again may help."""
 
     kind: Literal["refusal"] = "refusal"
@@ -187,7 +143,7 @@ class Refusal(_Message):
 # Edge to HOM, HOM to edge.
 
 
-class EdgeHello(_Message):
+class EdgeHello(Message):
     """An edge's sign of life. The digest tells the head whether it knows the edge's subscriptions."""
 
     kind: Literal["edge-hello"] = "edge-hello"
@@ -201,51 +157,53 @@ class EdgeHello(_Message):
     draining: bool = False
 
 
-class EdgeWelcome(_Message):
+class EdgeWelcome(Message):
     kind: Literal["edge-welcome"] = "edge-welcome"
     head: Name
     cluster: Name
     period_s: Annotated[float, Field(gt=0)]
 
 
-class EdgeGoodbye(_Message):
+class EdgeGoodbye(Message):
     """The edge's process stops. Its RabbitMQ goes on delivering; no new subscription goes there until it is back."""
 
     kind: Literal["edge-goodbye"] = "edge-goodbye"
     edge: Name
 
 
-class OutputPrepare(_Message):
+class OutputPrepare(Message):
     kind: Literal["output-prepare"] = "output-prepare"
     subscription: Subscription
+    marker: Pattern | None = None
+    """Bind this key too: markers of a migration come with it."""
 
 
-class OutputReady(_Message):
+class OutputReady(Message):
     kind: Literal["output-ready"] = "output-ready"
     subscription: Subscription
     queue: Text
 
 
-class OutputRemove(_Message):
+class OutputRemove(Message):
     kind: Literal["output-remove"] = "output-remove"
     subscriber: Name
     number: Annotated[int, Field(ge=0)]
 
 
-class OutputRemoved(_Message):
+class OutputRemoved(Message):
     kind: Literal["output-removed"] = "output-removed"
     edge: Name
     subscriber: Name
     number: int
 
 
-class RegistryRequest(_Message):
+class RegistryRequest(Message):
     kind: Literal["registry-request"] = "registry-request"
     after: Text | None = None
     """The last queue name of the page before; None for the first page."""
 
 
-class RegistryPage(_Message):
+class RegistryPage(Message):
     kind: Literal["registry-page"] = "registry-page"
     edge: Name
     digest: Text
@@ -257,7 +215,7 @@ class RegistryPage(_Message):
 # Head to head.
 
 
-class RoutesUpdate(_Message):
+class RoutesUpdate(Message):
     """What is subscribed behind the sender, as a change against version `base`, or whole where `base` is None.
 
     A whole set larger than one message is sent as a whole first part and changes after it: a part with fewer than
@@ -275,7 +233,7 @@ class RoutesUpdate(_Message):
     """How long the receiver may wait for the heads behind it before it answers."""
 
 
-class RoutesAccepted(_Message):
+class RoutesAccepted(Message):
     """The routes are live at the sender and, but for the heads in `awaiting`, at all heads behind it."""
 
     kind: Literal["routes-accepted"] = "routes-accepted"
@@ -284,43 +242,12 @@ class RoutesAccepted(_Message):
     awaiting: tuple[Name, ...] = ()
 
 
-class RoutesUnknownBase(_Message):
+class RoutesUnknownBase(Message):
     """The receiver does not have the version that the change builds on: send the whole set."""
 
     kind: Literal["routes-unknown-base"] = "routes-unknown-base"
     head: Name
     have: int | None = None
-
-
-# Load reports (PIE).
-
-
-class MetricReport(_Part):
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-class PieLocal(_Message):
-    """The load of one broker, for the brokers of its cluster."""
-
-    kind: Literal["pie-local"] = "pie-local"
-    broker: Name
-    cluster: Name
-    state: LoadState
-    metrics: dict[str, MetricReport] = {}
-    period_s: Annotated[float, Field(gt=0)]
-
-
-class PieGlobal(_Message):
-    """The load of one cluster, for its neighbours: the mean of each metric over the brokers that can take load."""
-
-    kind: Literal["pie-global"] = "pie-global"
-    cluster: Name
-    head: Name
-    state: LoadState
-    metrics: dict[str, MetricReport] = {}
-    period_s: Annotated[float, Field(gt=0)]
 
 
 ControlMessage = Annotated[
@@ -346,15 +273,64 @@ ControlMessage = Annotated[
     | RoutesUpdate
     | RoutesAccepted
     | RoutesUnknownBase
-    | PieLocal
-    | PieGlobal,
+    | balancing.PieLocal
+    | balancing.PieGlobal
+    | balancing.BalanceRequest
+    | balancing.LoadRequest
+    | balancing.LoadReply
+    | balancing.BalanceCandidates
+    | balancing.BalancePlan
+    | balancing.BalanceAccepted
+    | balancing.SessionNotice
+    | balancing.MarkerBind
+    | balancing.MarkerBound
+    | balancing.MigrateOrder
+    | balancing.MigrationReport
+    | balancing.MigrationAck
+    | balancing.MigrateCancel
+    | balancing.PlaceRequest
+    | balancing.PlaceReply
+    | balancing.CollectOrder
+    | balancing.RemoteLoadsRequest
+    | balancing.RemoteLoads
+    | balancing.AcceptRequest
+    | balancing.AcceptReply
+    | balancing.AcceptEnd
+    | balancing.MarkerRequest
+    | balancing.MarkerSent
+    | balancing.PublishedTopics
+    | balancing.PatternPaths
+    | balancing.HeadLoadRequest
+    | balancing.HeadLoad
+    | balancing.PublisherExpect
+    | balancing.PublisherExpected
+    | balancing.PublisherMoveOrder
+    | balancing.PublisherMoveReport
+    | balancing.PublisherMoveAck
+    | balancing.FenceSeen
+    | balancing.PublisherResume
+    | balancing.ThrottleOrder
+    | balancing.DrainRequest
+    | balancing.DrainReply
+    | balancing.DrainNotice,
     Field(discriminator="kind"),
 ]
 
 CLIENT_KINDS: Final = frozenset(
-    {"subscribe-request", "unsubscribe-request", "publisher-hello", "publisher-goodbye", "status-request"}
+    {
+        "subscribe-request",
+        "unsubscribe-request",
+        "publisher-hello",
+        "publisher-goodbye",
+        "status-request",
+        "migration-report",
+        "publisher-move-report",
+        "drain-request",
+    }
 )
 """The kinds a client may send to `HOM_KEY`. Any other kind arriving there is dropped as malformed."""
+
+DETAIL_LENGTH_MAX: Final = 300
 
 _ADAPTER: Final[TypeAdapter[ControlMessage]] = TypeAdapter(ControlMessage)
 
@@ -373,7 +349,9 @@ def decode(body: bytes) -> ControlMessage:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise MalformedMessage(_reason(first["type"], first["loc"]), f"{where or 'message'}: {first['msg']}") from None
+        # Cut, because it goes into the text of a refusal, and pydantic names every kind there is.
+        detail = f"{where or 'message'}: {first['msg']}"[:DETAIL_LENGTH_MAX]
+        raise MalformedMessage(_reason(first["type"], first["loc"]), detail) from None
     except InvalidValue as error:  # pragma: no cover - pydantic wraps ValueErrors, this is a second line
         raise MalformedMessage("invalid-field", str(error)) from None
 

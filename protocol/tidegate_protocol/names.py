@@ -18,6 +18,9 @@ LINK_PREFIX: Final = "link."
 DELIVER_EXCHANGE: Final = "tidegate.deliver"
 OUTPUT_PREFIX: Final = "out."
 
+MARKER_PREFIX: Final = "tidegate.marker."
+"""Keys of markers and fences: messages of our own among the data, which no application sees."""
+
 # Control plane, on a head.
 CONTROL_EXCHANGE: Final = "tidegate.control"
 CONTROL_QUEUE_PREFIX: Final = "control."
@@ -55,6 +58,21 @@ def broker_key(broker: str) -> str:
 def client_key(client: str) -> str:
     """Control messages for one client."""
     return f"client.{client}"
+
+
+def marker_prefix(migration: str) -> str:
+    """What the keys of all markers of a migration start with; a fence of a publisher's move is built the same way."""
+    return MARKER_PREFIX + migration.replace(".", "-")
+
+
+def marker_key(migration: str, head: str) -> str:
+    """The key of the marker that one head publishes for a migration."""
+    return f"{marker_prefix(migration)}.{head}"
+
+
+def marker_pattern(migration: str) -> str:
+    """Matches the markers of all heads for one migration, and nothing else."""
+    return f"{marker_prefix(migration)}.*"
 
 
 def pie_local_key(cluster: str) -> str:

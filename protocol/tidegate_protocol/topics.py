@@ -182,6 +182,19 @@ def _check_words(value: str, field: str) -> None:
         raise InvalidTopic(field, value, f"is of type {type(value).__name__}", "use text, e.g. 'sensor.rain.north'")
     if not value:
         raise InvalidTopic(field, value, "is empty", "use words separated by dots, e.g. 'sensor.rain.north'")
+    # Nearly all topics are plain ASCII, and a head reads thousands of patterns at a time.
+    if not (value.isascii() and value.isprintable() and " " not in value):
+        _check_characters(value, field)
+    size = len(value.encode())
+    if size > TOPIC_BYTES_MAX:
+        raise InvalidTopic(field, value, f"has {size} bytes", f"use at most {TOPIC_BYTES_MAX}")
+    if "" in value.split("."):
+        raise InvalidTopic(
+            field, value, "has an empty word", "put exactly one dot between words and none at either end"
+        )
+
+
+def _check_characters(value: str, field: str) -> None:
     for character in value:
         if character.isspace() or unicodedata.category(character) in _FORBIDDEN_CATEGORIES:
             raise InvalidTopic(
@@ -190,10 +203,3 @@ def _check_words(value: str, field: str) -> None:
                 f"holds the character {character!r}",
                 "leave out whitespace and control characters",
             )
-    size = len(value.encode())
-    if size > TOPIC_BYTES_MAX:
-        raise InvalidTopic(field, value, f"has {size} bytes", f"use at most {TOPIC_BYTES_MAX}")
-    if "" in value.split("."):
-        raise InvalidTopic(
-            field, value, "has an empty word", "put exactly one dot between words and none at either end"
-        )

@@ -81,11 +81,13 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def bounded(kind: Any, annotations: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    limits: dict[str, Any] = {}
+    for constraint in (each for field in annotations for each in getattr(field, "metadata", ())):
+        limits.update({name: getattr(constraint, name) for name in constraint.__slots__})
+    if get_origin(kind) is tuple:
+        return st.lists(values(get_args(kind)[0]), min_size=limits.get("min_length", 0), max_size=3).map(tuple)
     if kind not in (int, float):
         return values(kind)
-    limits: dict[str, Any] = {}
-    for constraint in (each for field in annotations for each in field.metadata):
-        limits.update({name: getattr(constraint, name) for name in constraint.__slots__})
     above, low, high = limits.get("gt"), limits.get("ge"), limits.get("le")
     if kind is int:
         return st.integers(above + 1 if above is not None else low, 2**53 if high is None else high)

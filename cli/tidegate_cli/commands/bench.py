@@ -8,8 +8,10 @@ from typing import Any
 import click
 from rich.table import Table
 
+from ..benchmarks import agents as agent_benchmark
 from ..benchmarks.dataplane import Size, run_dataplane
 from ..console import json_option, out, print_json, progress, run
+from ..numbers import WholeNumbers
 
 
 @click.group("bench")
@@ -62,3 +64,47 @@ def _show(figures: dict[str, Any]) -> None:
         f"Latency added to a direct publish ({figures['direct_latency_p50_ms']:.1f} ms p50): "
         f"{figures['added_latency_p50_ms']:.1f} ms p50, {figures['added_latency_p99_ms']:.1f} ms p99."
     )
+
+
+@command.command("agents")
+@click.option("--rounds", type=click.IntRange(3, 1_000), default=11, show_default=True, help="Measurements per size.")
+@click.option(
+    "--sizes",
+    type=WholeNumbers(agent_benchmark.TOPICS_MIN, agent_benchmark.SIZE_MAX),
+    default=",".join(str(size) for size in agent_benchmark.SIZES),
+    show_default=True,
+    help="Subscriptions on the edge.",
+)
+@json_option
+def agents(rounds: int, sizes: tuple[int, ...], as_json: bool) -> None:
+    """One decision of an edge's agent, from an overload to the plan, against the number of its subscriptions."""
+    with progress(quiet=as_json) as report:
+        figures = agent_benchmark.run_agents(sizes, rounds, report)
+    if as_json:
+        print_json(figures)
+    else:
+        _show_agents(figures)
+
+
+def _show_agents(figures: dict[str, Any]) -> None:
+    table = Table(title=f"Medians of {figures['rounds']} rounds, in milliseconds", title_justify="left")
+    for heading in ("subscriptions", "sample", "detect", "plan", "decision", "moves", "bytes each", "÷ n·log n"):
+        table.add_column(heading, justify="right")
+    for size in figures["sizes"]:
+        ratio = size["ratio_to_n_log_n"]
+        table.add_row(
+            f"{size['subscriptions']:,}",
+            f"{size['sample_ms']:.2f}",
+            f"{size['detect_ms']:.2f}",
+            f"{size['plan_ms']:.2f}",
+            f"{size['decision_ms']:.2f}",
+            f"{size['moves']:,}",
+            f"{size['bytes_per_subscription']:,}",
+            "" if ratio is None else f"{ratio:.2f}",
+        )
+    console = out()
+    console.print(table)
+    control = figures["control_messages_per_s"]
+    exponent = figures["growth_exponent"]
+    growth = "" if exponent is None else f"A decision grows with n to the power of {exponent:.2f}. "
+    console.print(f"{growth}Control messages of an edge: {control['idle']:.1f}/s idle, {control['busy']:.1f}/s busy.")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
-from tidegate_agents.machine import ChangeRoutes, DropLink, TimerFired
+from tidegate_agents.machine import ChangeRoutes, DropLink, Send, TimerFired
 from tidegate_agents.registry import registry_digest
+from tidegate_agents.removals import GONE_PERIODS
+from tidegate_protocol.balancing import MarkerBind
 from tidegate_protocol.messages import (
     OutputPrepare,
     OutputRemove,
+    OutputRemoved,
     Refusal,
     RefusalReason,
     RegistryPage,
@@ -93,7 +96,7 @@ def test_after_the_grace_an_edge_that_stays_away_is_not_waited_for() -> None:
     assert sent(driver.tell(subscribe()), OutputPrepare, "e2")
 
 
-def test_what_was_granted_elsewhere_meanwhile_is_removed_as_an_orphan() -> None:
+def test_what_was_granted_elsewhere_meanwhile_is_kept_until_it_is_collected() -> None:
     driver = Driver(routes={"e1": frozenset({"a"})})
     driver.now += 5.0
     driver.hello("e2")
@@ -102,8 +105,22 @@ def test_what_was_granted_elsewhere_meanwhile_is_removed_as_an_orphan() -> None:
     driver.ready(sent(actions, OutputPrepare)[0])
     (request,) = sent(driver.hello("e1", subscription()), RegistryRequest)
     actions = driver.answer(request, page("e1", subscription()))
+    assert not sent(actions, OutputRemove, "e1"), "its client may never have got what waits there"
+    assert not of(actions, ChangeRoutes)
+    assert sent(driver.tick(), MarkerBind, "e1"), "it is about to be collected"
+
+
+def test_what_an_edge_made_for_an_allocation_that_gave_it_up_is_removed_as_an_orphan() -> None:
+    driver = Driver()
+    driver.hello("e1")
+    driver.hello("e2")
+    (prepare,) = sent(driver.tell(subscribe()), OutputPrepare, "e1")
+    driver.give(TimerFired("prepare s a"))  # e1 does not answer; e2 is asked
+    assert isinstance(prepare.message, OutputPrepare)
+    driver.now += 10.0
+    (request,) = sent(driver.hello("e1", prepare.message.subscription), RegistryRequest)
+    actions = driver.answer(request, page("e1", prepare.message.subscription))
     assert sent(actions, OutputRemove, "e1")
-    assert of(actions, ChangeRoutes)[0].remove == ("a",)
 
 
 def test_what_changes_during_a_reading_is_left_alone() -> None:
@@ -134,3 +151,47 @@ def test_an_edge_silent_for_very_long_is_forgotten_with_its_link() -> None:
     assert not of(driver.tick(60.0), DropLink)
     assert of(driver.tick(1.0), DropLink) == [DropLink("e1")]
     assert replies(driver.tell(StatusRequest()), StatusReply)[0].edges == ()
+
+
+def removed_again(driver: Driver, held: Subscription) -> list[Send]:
+    """What is removed when e1 says that it holds this subscription."""
+    driver.hello("e1")
+    driver.tick(2.0)  # a hello that crosses with a change means nothing yet
+    (request,) = sent(driver.hello("e1", held), RegistryRequest)
+    return sent(driver.answer(request, page("e1", held)), OutputRemove, "e1")
+
+
+def test_a_queue_that_shows_up_again_after_its_removal_is_nobodys() -> None:
+    """The order to make it was repeated, and its copy overtaken by the order to remove it."""
+    driver = Driver()
+    held = subscription()
+    (request,) = sent(driver.hello("e1", held), RegistryRequest)
+    driver.bind(driver.answer(request, page("e1", held)))
+    (remove,) = sent(driver.tell(UnsubscribeRequest(subscriber="s", number=0)), OutputRemove, "e1")
+    driver.bind(driver.answer(remove, OutputRemoved(edge="e1", subscriber="s", number=0)))
+    assert len(removed_again(driver, held)) == 1
+
+
+def test_but_not_for_ever() -> None:
+    driver = Driver()
+    held = subscription()
+    (request,) = sent(driver.hello("e1", held), RegistryRequest)
+    driver.bind(driver.answer(request, page("e1", held)))
+    (remove,) = sent(driver.tell(UnsubscribeRequest(subscriber="s", number=0)), OutputRemove, "e1")
+    driver.bind(driver.answer(remove, OutputRemoved(edge="e1", subscriber="s", number=0)))
+    for _ in range(GONE_PERIODS + 1):
+        driver.hello("e1")
+        driver.tick()
+    assert removed_again(driver, held) == []
+
+
+def test_a_second_place_of_a_client_that_has_left_is_nobodys() -> None:
+    """Its head was restarted in the middle of a move, and heard of the other place only after the goodbye."""
+    driver = Driver()
+    held, other = subscription(), subscription(number=1)
+    (request,) = sent(driver.hello("e1", held), RegistryRequest)
+    driver.bind(driver.answer(request, page("e1", held)))
+    (remove,) = sent(driver.tell(UnsubscribeRequest(subscriber="s", number=0)), OutputRemove, "e1")
+    driver.bind(driver.answer(remove, OutputRemoved(edge="e1", subscriber="s", number=0)))
+    (request,) = sent(driver.hello("e2", other), RegistryRequest)
+    assert len(sent(driver.answer(request, page("e2", other)), OutputRemove, "e2")) == 1

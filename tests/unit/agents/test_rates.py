@@ -41,12 +41,13 @@ def test_a_rate_that_collapses_is_not_predicted_below_zero() -> None:
     assert followed(1000, 1000, 0).predicted == 0
 
 
-def test_capacity_is_learned_only_while_something_waits() -> None:
+def test_capacity_is_learned_only_while_something_waits_and_corrected_by_whatever_was_more() -> None:
     learned = LearnedCapacity()
     assert learned.seen(500, backlog=False).per_s is None
     learned = learned.seen(500, backlog=True)
     assert learned.per_s == 500
-    assert learned.seen(900, backlog=False).per_s == 500
+    assert learned.seen(400, backlog=False).per_s == 500
+    assert learned.seen(900, backlog=False).per_s == 900
     assert learned.seen(400, backlog=True).per_s == 500
     assert learned.seen(900, backlog=True).per_s == 900
     assert LearnedCapacity().seen(0, backlog=True).per_s is None

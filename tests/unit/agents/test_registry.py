@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from tidegate_agents.registry import Registry, registry_digest
+import pytest
+
+from tidegate_agents.registry import NUMBER_MAX, Registry, registry_digest
 from tidegate_protocol.messages import Subscription
 
 
@@ -32,18 +34,52 @@ def test_the_digest_sees_every_field() -> None:
     assert len({registry_digest([variant]) for variant in variants}) == len(variants)
 
 
-def test_freed_numbers_are_used_again_lowest_first() -> None:
+def test_a_number_is_not_given_again_soon() -> None:
     registry = Registry()
     registry.edge("e")
     for number in range(4):
-        assert registry.free_number("s") == number
+        assert registry.next_number("s") == number
         registry.add("e", subscription(number=number, pattern=f"p{number}"))
     registry.remove("e", "s", 2)
-    registry.remove("e", "s", 1)
-    assert registry.free_number("s") == 1
-    assert registry.free_number("s", frozenset({1})) == 2
-    assert registry.free_number("t") == 0
+    registry.remove("e", "s", 3)
     assert registry.count_of("s") == 2
+    assert [registry.next_number("s") for _ in range(2)] == [4, 5]
+    registry.remove("e", "s", 0)
+    registry.remove("e", "s", 1)
+    assert registry.next_number("s") == 6, "not even after it had nothing left"
+    assert registry.next_number("t") == 0
+    assert registry.next_number("t", at_least=500) == 500
+    registry.validate()
+
+
+def test_numbers_start_anew_after_the_largest_past_those_in_use() -> None:
+    registry = Registry()
+    registry.edge("e")
+    registry.add("e", subscription(number=0, pattern="a"))
+    registry.add("e", subscription(number=NUMBER_MAX, pattern="b"))
+    assert registry.next_number("s") == 1
+    assert registry.next_number("s") == 2
+
+
+def test_the_numbers_of_departed_subscribers_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_agents.registry.NUMBERS_REMEMBERED_MAX", 2)
+    registry = Registry()
+    for name in ("s", "t", "u"):
+        assert registry.next_number(name) == 0
+    assert registry.next_number("s") == 0
+    assert registry.next_number("u") == 1
+    registry.validate()
+
+
+def test_who_is_in_two_places_is_known() -> None:
+    registry = Registry()
+    registry.edge("e")
+    registry.edge("f")
+    registry.add("e", subscription(number=0))
+    registry.add("f", subscription(number=1))
+    assert registry.doubled == {("s", "a")}
+    registry.remove("e", "s", 0)
+    assert registry.doubled == set()
 
 
 def test_a_subscription_is_found_by_its_pattern_on_whatever_edge() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tidegate_agents.metrics import Metric, Role, SubscriptionSample
-from tidegate_agents.states import QUEUE_CONFIRMED, LoadState, assess
+from tidegate_agents.states import LoadState, assess
 from tidegate_agents.threshold import paper_depth
 
 IDLE = {Metric.UPLINK: 0.1, Metric.DOWNLINK: 0.1, Metric.MATCHING: 0.1}
 # (1 − 0.5) s · 100/s: fifty messages may wait.
 FIFTY = paper_depth(1.0, 100, 100, 0.5)
+
+
+QUEUE_CONFIRMED = {Metric.QUEUE_DEPTH: 2}
 
 
 def queue(name: str, depth: float, *, migrating: bool = False) -> SubscriptionSample:
@@ -46,7 +49,7 @@ def test_one_metric_in_overload_is_enough_and_all_that_reach_a_threshold_are_nam
     assert assessment.overloaded_metrics == (Metric.DOWNLINK,)
     decision = assessment.decision("b1")
     assert decision.subject == "b1"
-    assert decision.reason == "overload: downlink 0.97 > 0.95, and 1 more"
+    assert decision.reason == "OVERLOAD: downlink 0.97 > 0.95, and 1 more"
     assert decision.numbers == {
         "downlink.value": 0.97,
         "downlink.threshold": 0.95,
@@ -61,7 +64,7 @@ def test_a_queue_depth_overload_names_the_subscription() -> None:
     assert assessment.state is LoadState.OVERLOAD
     assert assessment.overloaded_queues == {"late.0", "later.0"}
     assert assessment.overloads[0].subscription == "later.0"
-    assert assessment.decision("b1").reason == "overload: queue-depth of later.0 90 > 50, and 1 more"
+    assert assessment.decision("b1").reason == "OVERLOAD: queue-depth of later.0 90 > 50, and 1 more"
 
 
 def test_a_queue_exactly_at_its_threshold_is_in_time() -> None:

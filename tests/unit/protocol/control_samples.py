@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Final, get_args
 
+from tidegate_protocol import balancing as b
 from tidegate_protocol import messages as m
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "control"
@@ -18,21 +19,45 @@ SUBSCRIPTION: Final = m.Subscription(
     subscriber="siren-7", number=2, pattern="alert.*.north.#", deadline_us=300_000, expires_s=600
 )
 CAPACITY: Final = m.Capacity(uplink_bytes_per_s=1.25e6, downlink_bytes_per_s=2.5e6, matching_per_s=4000.0)
-METRICS: Final = {"uplink": m.MetricReport(value=0.93, low=0.9, high=0.95)}
+METRICS: Final = {"uplink": b.MetricReport(value=0.93, low=0.9, high=0.95)}
 PUBLISHER: Final = "buoy-3~k2f9x"
+LOAD: Final = b.BrokerLoad(
+    broker="edge-2",
+    state=m.LoadState.LOW,
+    busy=True,
+    bytes_in_per_s=2.5e5,
+    bytes_offered_per_s=5e5,
+    messages_in_per_s=900.0,
+    capacity=CAPACITY,
+)
+CANDIDATE: Final = b.Candidate(
+    cluster="north", head="head-1", load=LOAD, patterns=("alert.*.north.#",), extra_path_us=100_000
+)
+MOVE: Final = b.PlannedMove(
+    subscriber="siren-7",
+    number=2,
+    target="edge-2",
+    bytes_in_per_s=1e4,
+    bytes_out_per_s=8e4,
+    messages_in_per_s=50.0,
+)
 
 SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
-    m.SubscribeRequest(subscriber="siren-7", pattern="alert.*.north.#", deadline_us=300_000, expires_s=600),
+    m.SubscribeRequest(
+        subscriber="siren-7", pattern="alert.*.north.#", deadline_us=300_000, expires_s=600, unreachable="edge-1"
+    ),
     m.SubscribeReply(
         subscription=SUBSCRIPTION,
         edge="edge-1",
         url="amqp://127.0.0.1:5672/edge-1",
         queue="out.siren-7.2",
         awaiting=("head-2",),
+        head="head-3",
+        head_url="amqp://127.0.0.1:5672/head-3",
     ),
     m.UnsubscribeRequest(subscriber="siren-7", number=2),
     m.UnsubscribeReply(subscriber="siren-7", number=2),
-    m.PublisherHello(publisher=PUBLISHER, topics=("alert.wave.north", "level.wave.north")),
+    m.PublisherHello(publisher=PUBLISHER, topics=("alert.wave.north", "level.wave.north"), round_trip_us=4_200),
     m.PublisherWelcome(publisher=PUBLISHER, head="head-1", period_s=5.0),
     m.PublisherGoodbye(publisher=PUBLISHER),
     m.StatusRequest(),
@@ -67,7 +92,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     ),
     m.EdgeWelcome(head="head-1", cluster="north", period_s=1.0),
     m.EdgeGoodbye(edge="edge-1"),
-    m.OutputPrepare(subscription=SUBSCRIPTION),
+    m.OutputPrepare(subscription=SUBSCRIPTION, marker="tidegate.marker.head-1~5~m3.*"),
     m.OutputReady(subscription=SUBSCRIPTION, queue="out.siren-7.2"),
     m.OutputRemove(subscriber="siren-7", number=2),
     m.OutputRemoved(edge="edge-1", subscriber="siren-7", number=2),
@@ -76,8 +101,133 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.RoutesUpdate(head="head-1", version=8, base=7, add=("alert.#",), remove=("alert.*.north.#",), wait_s=2.5),
     m.RoutesAccepted(head="head-2", version=8, awaiting=("head-3",)),
     m.RoutesUnknownBase(head="head-2", have=6),
-    m.PieLocal(broker="edge-1", cluster="north", state=m.LoadState.HIGH, metrics=METRICS, period_s=1.0),
-    m.PieGlobal(cluster="north", head="head-1", state=m.LoadState.LOW, metrics=METRICS, period_s=5.0),
+    b.PieLocal(broker="edge-1", cluster="north", state=m.LoadState.HIGH, busy=True, metrics=METRICS, period_s=1.0),
+    b.PieGlobal(cluster="north", head="head-1", state=m.LoadState.LOW, metrics=METRICS, period_s=5.0),
+    b.BalanceRequest(
+        session="edge-1~5~1",
+        edge="edge-1",
+        metric="queue-depth",
+        reason="queue-depth of out.siren-7.2 95 > 80",
+        patterns=("alert.*.north.#",),
+        candidates=("edge-2",),
+        remote=True,
+        last_resort=True,
+    ),
+    b.LoadRequest(session="edge-1~5~1"),
+    b.LoadReply(session="edge-1~5~1", load=LOAD),
+    b.BalanceCandidates(session="edge-1~5~1", candidates=(CANDIDATE,), resting=("out.siren-8.0",)),
+    b.BalancePlan(session="edge-1~5~1", edge="edge-1", moves=(MOVE,), reason="out of overload"),
+    b.BalanceAccepted(session="edge-1~5~1", moves=1),
+    b.SessionNotice(
+        session="edge-1~5~1",
+        phase=b.SessionPhase.ENDED,
+        source="edge-1",
+        moved=1,
+        failed=0,
+        duration_us=480_000,
+    ),
+    b.MarkerBind(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
+    b.MarkerBound(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
+    b.MigrateOrder(
+        migration="head-1~5~m3",
+        subscriber="siren-7",
+        pattern="alert.*.north.#",
+        edge_from="edge-1",
+        number_from=2,
+        edge="edge-2",
+        number=3,
+        url="amqp://127.0.0.1:5672/edge-2",
+        queue="out.siren-7.3",
+        head="head-1",
+        head_url="amqp://127.0.0.1:5672/head-1",
+        heads=("head-1",),
+        timeout_us=20_000_000,
+    ),
+    b.MigrationReport(
+        migration="head-1~5~m3",
+        subscriber="siren-7",
+        stage=b.MigrationStage.MOVED,
+        pattern="alert.*.north.#",
+        edge="edge-2",
+        number=3,
+        other_edge="edge-1",
+        other_number=2,
+        reason="both markers came",
+    ),
+    b.MigrationAck(migration="head-1~5~m3"),
+    b.MigrateCancel(migration="head-1~5~m3", subscriber="siren-7", pattern="alert.*.north.#"),
+    b.PlaceRequest(subscriber="siren-7", pattern="alert.*.north.#"),
+    b.PlaceReply(subscriber="siren-7", pattern="alert.*.north.#", edge="edge-1", number=2, migration="head-1~5~m3"),
+    b.CollectOrder(
+        migration="head-1~5~m4",
+        subscriber="siren-7",
+        pattern="alert.*.north.#",
+        edge="edge-1",
+        number=2,
+        url="amqp://127.0.0.1:5672/edge-1",
+        queue="out.siren-7.2",
+        heads=("head-1",),
+        timeout_us=20_000_000,
+    ),
+    b.RemoteLoadsRequest(session="edge-1~5~1", head="head-1", patterns=("alert.*.north.#",)),
+    b.RemoteLoads(session="edge-1~5~1", candidates=(CANDIDATE,)),
+    b.AcceptRequest(
+        migration="head-1~5~m3",
+        head="head-1",
+        edge="edge-9",
+        subscription=SUBSCRIPTION,
+        marker="tidegate.marker.head-1~5~m3.*",
+        load=MOVE,
+    ),
+    b.AcceptReply(
+        migration="head-1~5~m3",
+        edge="edge-9",
+        number=3,
+        url="amqp://127.0.0.1:5672/edge-9",
+        queue="out.siren-7.3",
+        head_url="amqp://127.0.0.1:5672/head-2",
+    ),
+    b.AcceptEnd(
+        migration="head-1~5~m3",
+        head="head-1",
+        moved=True,
+        edge="edge-9",
+        subscriber="siren-7",
+        pattern="alert.*.north.#",
+        number=3,
+    ),
+    b.MarkerRequest(migration="head-1~5~m3", head="head-1", key="tidegate.marker.head-1~5~m3"),
+    b.MarkerSent(migration="head-1~5~m3", heads=("head-2", "head-3")),
+    b.PublishedTopics(
+        head="head-1", topics=(b.TopicPath(topic="alert.wave.north", path_us=2_000),), other_path_us=9_000
+    ),
+    b.PatternPaths(
+        head="head-1",
+        paths=(b.PatternPath(pattern="alert.*.north.#", path_us=102_000, local=True, remote=True),),
+    ),
+    b.HeadLoadRequest(session="head-1~5~2", head="head-1"),
+    b.HeadLoad(session="head-1~5~2", load=LOAD, publisher_url="amqp://127.0.0.1:5672/head-2"),
+    b.PublisherExpect(
+        move="head-1~5~p1", head="head-1", publisher=PUBLISHER, fence="tidegate.marker.head-1~5~p1.head-1"
+    ),
+    b.PublisherExpected(move="head-1~5~p1"),
+    b.PublisherMoveOrder(
+        move="head-1~5~p1",
+        publisher=PUBLISHER,
+        head="head-2",
+        url="amqp://127.0.0.1:5672/head-2",
+        timeout_us=20_000_000,
+    ),
+    b.PublisherMoveReport(
+        move="head-1~5~p1", publisher=PUBLISHER, stage=b.PublisherStage.PAUSED, reason="all confirmed"
+    ),
+    b.PublisherMoveAck(move="head-1~5~p1"),
+    b.FenceSeen(move="head-1~5~p1", head="head-2"),
+    b.PublisherResume(move="head-1~5~p1", publisher=PUBLISHER, moved=True),
+    b.ThrottleOrder(publisher=PUBLISHER, messages_per_s=200.0, for_us=30_000_000, reason="4000/s, at most 200/s"),
+    b.DrainRequest(edge="edge-1", draining=True),
+    b.DrainReply(edge="edge-1", draining=True, left=12),
+    b.DrainNotice(draining=True),
 )
 
 

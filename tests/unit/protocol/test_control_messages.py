@@ -9,6 +9,7 @@ import pytest
 from control_samples import GOLDEN, SAMPLES, golden_text, message_classes
 from pydantic import ValidationError
 
+from tidegate_protocol import balancing
 from tidegate_protocol import messages as m
 from tidegate_protocol.errors import MalformedMessage, ProtocolError
 from tidegate_protocol.topics import TOPIC_BYTES_MAX
@@ -117,7 +118,7 @@ def test_the_good_message_beside_the_malformed_ones_is_good() -> None:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_numbers_that_json_lacks_are_refused_at_the_source(value: float) -> None:
     with pytest.raises(ValidationError):
-        m.MetricReport(value=value)
+        balancing.MetricReport(value=value)
 
 
 def test_messages_are_frozen() -> None:
@@ -153,3 +154,10 @@ def test_the_largest_registry_page_is_one_that_its_receiver_takes() -> None:
 def test_the_largest_publisher_hello_is_one_that_its_receiver_takes() -> None:
     hello = m.PublisherHello(publisher="p~" + "0" * 62, topics=(WIDEST,) * m.TOPICS_PER_PUBLISHER_MAX)
     assert m.decode(m.encode(hello)) == hello
+
+
+def test_what_is_wrong_with_a_message_fits_into_a_refusal() -> None:
+    with pytest.raises(MalformedMessage) as caught:
+        m.decode(json.dumps({"v": 1, "kind": "k" * 100_000}).encode())
+    assert caught.value.reason == "unknown-kind"
+    assert m.Refusal(reason=m.RefusalReason.INVALID, message=str(caught.value))

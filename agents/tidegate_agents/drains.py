@@ -1,0 +1,202 @@
+"""Draining: emptying an edge for maintenance, by the same migrations that balance load.
+
+What always holds:
+
+- an edge that is to be drained takes nothing new from the moment it is asked for, whatever its own hello still says;
+  it is told until its hello says so too, and so a head that restarts goes on with it;
+- subscriptions leave in batches, those of one pattern together, each to where a new one would be placed;
+- what can't be moved now (nobody can take it, its client is not there) stays where it is, works, and is tried again
+  later; the operator sees how many are left;
+- an edge that is used again takes new subscriptions; nothing is moved back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate_protocol.balancing import DrainNotice, DrainReply, DrainRequest, PlannedMove
+from tidegate_protocol.messages import RefusalReason, Subscription
+
+from .allocation import Allocations
+from .context import HeadContext
+from .dispatch import Dispatch
+from .edges import Edges
+from .machine import Decision, ReplyAddress, Send
+from .migration_steps import Move
+from .migrations import Migrations
+from .policies import policy_named
+from .registry import EdgeRecord, Key, key_of
+
+BATCH_MAX: Final = 50
+"""How many subscriptions leave one edge at once."""
+SETTLED_PERIODS: Final = 30
+"""Longer than a control message may be on its way."""
+SESSION_PREFIX: Final = "drain~"
+"""What stands for a session in the records of such migrations."""
+
+
+class Drains:
+    """The edges being emptied."""
+
+    def __init__(self, context: HeadContext, edges: Edges, migrations: Migrations, allocations: Allocations) -> None:
+        self._context = context
+        self._edges = edges
+        self._migrations = migrations
+        self._allocations = allocations
+        balancing = context.config.balancing
+        self._policy = policy_named(balancing.policy, balancing.seed)
+        self._leaving: dict[str, set[str]] = {}
+        """Per edge the migrations under way."""
+        self._not_before_s: dict[str, dict[Key, float]] = {}
+        self._empty: set[str] = set()
+        self._in_use_s: dict[str, float] = {}
+        """Of the edges to be used again: since when they say that they are."""
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_message(DrainRequest, self.requested)
+        dispatch.ticks.append(self.tick)
+        dispatch.checks.append(self.validate)
+
+    def requested(self, message: DrainRequest, reply_to: ReplyAddress | None) -> None:
+        """An operator wants an edge emptied or used again, or to know how far it is."""
+        context, edge = self._context, message.edge
+        record = context.registry.edges.get(edge)
+        if record is None:
+            known = ", ".join(sorted(context.registry.edges)) or "none"
+            text = f"no edge {edge} has been heard of; known: {known}"
+            context.refuse(reply_to, RefusalReason.UNKNOWN, text[:1_000], "edge")
+            return
+        if context.drains.get(edge, record.draining) != message.draining:
+            reason = "an operator drains it" if message.draining else "an operator uses it again"
+            context.decide(Decision("drain" if message.draining else "undrain", edge, reason))
+        context.drains[edge] = record.draining = message.draining
+        if not message.draining:
+            self._stop(edge)
+        self._notify(record)
+        self._empty_next(record)
+        left = len(record.subscriptions)
+        context.reply(reply_to, DrainReply(edge=edge, draining=message.draining, left=left))
+
+    def _stop(self, edge: str) -> None:
+        self._empty.discard(edge)
+        self._not_before_s.pop(edge, None)
+        for migration in sorted(self._leaving.get(edge, ())):
+            self._migrations.failed(migration, f"{edge} is used again")
+
+    def _notify(self, record: EdgeRecord) -> None:
+        wanted = self._context.drains.get(record.name)
+        if wanted is not None and record.alive and record.says_draining != wanted:
+            self._context.do(Send(record.name, DrainNotice(draining=wanted)))
+
+    def tick(self) -> None:
+        """Every period: tell edges that don't know, and let the next ones leave."""
+        context = self._context
+        for name in sorted(context.registry.edges):
+            record = context.registry.edges[name]
+            if name in context.drains:
+                self._notify(record)
+                self._forget_if_settled(record)
+            if record.draining:
+                self._empty_next(record)
+            else:
+                self._empty.discard(name)
+        for memory in (context.drains, self._not_before_s, self._in_use_s):
+            for name in [name for name in memory if name not in context.registry.edges]:
+                del memory[name]
+        self._empty &= context.registry.edges.keys()
+
+    def _forget_if_settled(self, record: EdgeRecord) -> None:
+        """An edge that has said for a while that it is in use needs no watching any more. Not at once: a notice from
+        before may still be on its way, and would drain it for ever.
+        """
+        context, name = self._context, record.name
+        if context.drains[name] or record.says_draining:
+            self._in_use_s.pop(name, None)
+        elif context.now - self._in_use_s.setdefault(name, context.now) >= SETTLED_PERIODS * context.config.period_s:
+            del context.drains[name], self._in_use_s[name]
+
+    # Emptying
+
+    def _empty_next(self, record: EdgeRecord) -> None:
+        context, name = self._context, record.name
+        if not record.draining or not record.alive or not record.settled or context.stopping:
+            return
+        if not record.subscriptions:
+            if name not in self._empty:
+                self._empty.add(name)
+                context.decide(Decision("drained", name, "nothing is left on it"))
+            return
+        self._empty.discard(name)
+        room = BATCH_MAX - len(self._leaving.get(name, ()))
+        if room <= 0:
+            return
+        pauses = self._not_before_s.get(name, {})
+        busy = context.busy.get(name, {})
+        ready = [
+            subscription
+            for key, subscription in record.subscriptions.items()
+            if key not in busy and pauses.get(key, 0.0) <= context.now and (name, key) not in context.abandoned
+        ]
+        for subscription in sorted(ready, key=lambda s: (s.pattern, s.subscriber, s.number))[:room]:
+            self._move(name, subscription)
+
+    def _move(self, name: str, subscription: Subscription) -> None:
+        context, pattern = self._context, subscription.pattern
+        if self._allocations.allocates(subscription.subscriber, pattern):
+            return
+        others = [edge for edge in sorted(context.registry.edges) if edge != name]
+        unfit = {edge: why for edge in others if (why := self._edges.unfit(edge, pattern)) is not None}
+        views = [context.registry.edges[edge].view() for edge in others if edge not in unfit]
+        expected = context.expected()
+        placement = self._policy.place(
+            pattern, views, expected=expected, excluded=unfit, subject=subscription.subscriber
+        )
+        if placement is None:
+            self._pause(name, key_of(subscription))
+            context.decide(Decision("drain-waits", name, f"no edge can take {pattern}", rejected=unfit))
+            return
+        load = expected.get(pattern)
+        bytes_per_s, messages_per_s = (load.bytes_per_s, load.messages_per_s) if load is not None else (0.0, 0.0)
+        has_it = pattern in context.registry.edges[placement.edge].patterns
+        planned = PlannedMove(
+            subscriber=subscription.subscriber,
+            number=subscription.number,
+            target=placement.edge,
+            bytes_in_per_s=0.0 if has_it else bytes_per_s,
+            bytes_out_per_s=bytes_per_s,
+            messages_in_per_s=0.0 if has_it else messages_per_s,
+        )
+        migration = self._migrations.start(
+            f"{SESSION_PREFIX}{name}",
+            name,
+            subscription,
+            placement.edge,
+            context.config.head,
+            planned,
+            self._migrated,
+        )
+        if migration is not None:
+            self._leaving.setdefault(name, set()).add(migration)
+
+    def _migrated(self, move: Move, moved: bool, why: str) -> None:
+        leaving = self._leaving[move.source]
+        leaving.discard(move.id)
+        if not leaving:
+            del self._leaving[move.source]
+        if not moved:
+            self._pause(move.source, key_of(move.subscription))
+
+    def _pause(self, edge: str, key: Key) -> None:
+        """Leave this one alone for a while, and forget the pauses that are over."""
+        context = self._context
+        pauses = self._not_before_s.setdefault(edge, {})
+        if len(pauses) > len(context.registry.edges[edge].subscriptions):
+            pauses = {key: until for key, until in pauses.items() if until > context.now}
+        pauses[key] = context.now + context.config.balancing.retry_s
+        self._not_before_s[edge] = pauses
+
+    def validate(self) -> None:
+        """Raise AssertionError if the state breaks an invariant."""
+        for edge, leaving in self._leaving.items():
+            assert len(leaving) <= BATCH_MAX, edge
+            assert all(migration in self._migrations for migration in leaving), edge

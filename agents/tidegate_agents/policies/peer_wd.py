@@ -1,0 +1,192 @@
+"""PEER with deadlines, the default policy (seeds 000 and 001): move load only where a deadline is in danger.
+
+*Detection*: an edge is relieved if it is in OVERLOAD, that is if some queue is past its dynamic threshold or a static
+high threshold is passed. A queue past its threshold while the uplink has room is no reason: nobody who leaves would
+make it drain faster; nor is one whose backlog is being worked off in time. *Candidates* are the brokers reported LOW,
+least loaded in the overloaded metric first. *Selection*: bundles in the offloading order, each to the first candidate
+that stays LOW in every metric with it, until the source is predicted out of OVERLOAD. If whole bundles don't suffice,
+what is left is split.
+
+*As a last resort*, where nobody here or in other clusters stays LOW and a deadline would be missed, a broker is filled
+up further, but not into overload: a busy broker is better than a late message.
+
+What always holds: no selection pushes a candidate out of LOW, or as a last resort into overload, by its own estimate;
+one that would be no improvement is empty and says why; what was tried and rejected is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Final
+
+from tidegate_protocol.balancing import CANDIDATES_MAX, MOVES_PER_SESSION_MAX, SHARED_PATTERNS_MAX, Candidate
+
+from ..analysis import offloading_order, subscriber_bundles
+from ..metrics import Metric, Role, utilizations
+from ..placement import EdgeView, ExpectedLoad, Placement, place
+from ..policy import LoadView, Selection, Trigger, is_necessary, sample_of
+from ..selecting import Selecting
+from ..states import THRESHOLDS, Limits, LoadState
+
+NOTHING_HELPS: Final = "no move would be an improvement"
+
+
+class PeerWdPolicy:
+    """Stateless, as all policies are."""
+
+    @property
+    def name(self) -> str:
+        return "peer-wd"
+
+    @property
+    def limits(self) -> Mapping[tuple[Role, Metric], Limits]:
+        return THRESHOLDS
+
+    def detect(self, view: LoadView) -> Trigger | None:
+        """A trigger if the edge is in OVERLOAD and moving somebody away may help."""
+        metric = overload_to_relieve(view)
+        if metric is None:
+            return None
+        candidates, rejected = low_brokers(view, metric)
+        finding = next(found for found in view.assessment.overloads if found.metric is metric)
+        patterns = sorted({queue.pattern for queue in view.queues if queue.judged})
+        named = patterns
+        if len(patterns) > SHARED_PATTERNS_MAX:
+            # Only then does it matter which are named; otherwise the order is worked out when there are candidates.
+            bundles = subscriber_bundles((q for q in view.queues if q.judged), view.assessment.overloaded_queues)
+            order = offloading_order(Role.EDGE, metric, bundles)
+            named = [bundle.topic for bundle in order.bundles[:SHARED_PATTERNS_MAX]]
+        return Trigger(
+            metric,
+            finding.text,
+            is_necessary(view.assessment),
+            candidates,
+            tuple(named),
+            {"value": finding.value, "threshold": finding.threshold, "bundles": float(len(patterns))},
+            rejected,
+            high_brokers(view) if metric is Metric.QUEUE_DEPTH else (),
+        )
+
+    def rank(self, trigger: Trigger, candidates: Iterable[Candidate], *, session: str = "") -> tuple[Candidate, ...]:
+        """Least utilized in the overloaded metric first; the next metrics and the name decide between equals.
+
+        A way that is longer costs every message of every client, so candidates of other clusters come last.
+        """
+        relieved = Metric.UPLINK if trigger.metric is Metric.QUEUE_DEPTH else trigger.metric
+
+        def position(candidate: Candidate) -> tuple[int, float, float, str]:
+            values = utilizations(sample_of(candidate.load))
+            value = values.get(relieved)
+            worst = max((v for v in values.values() if v is not None), default=0.0)
+            return candidate.extra_path_us, 1.0 if value is None else value, worst, candidate.load.broker
+
+        return tuple(sorted(candidates, key=position))
+
+    def select(
+        self,
+        view: LoadView,
+        trigger: Trigger,
+        candidates: Sequence[Candidate],
+        *,
+        resting: Collection[str] = frozenset(),
+        session: str = "",
+    ) -> Selection:
+        """Bundles in offloading order, whole ones first, until the source is predicted out of OVERLOAD."""
+        chosen = Selecting(
+            view,
+            trigger.metric,
+            candidates,
+            self.limits,
+            moves_max=MOVES_PER_SESSION_MAX,
+            last_resort=trigger.last_resort,
+        )
+        movable = [queue for queue in view.queues if queue.judged and queue.name not in resting]
+        overloaded = chosen.overloaded
+        order = offloading_order(Role.EDGE, trigger.metric, subscriber_bundles(movable, overloaded)).bundles
+        chosen.note_left_out(resting)
+        for bundle in order:
+            if chosen.done:
+                break
+            chosen.try_whole(bundle)
+        if not chosen.done:
+            members = {queue.name: queue for queue in movable}
+            gone = {name for move in chosen.moves for name in move.bundle.clients}
+            for bundle in order:
+                # Once the source is relieved this does nothing.
+                chosen.try_part([members[name] for name in bundle.clients if name not in gone])
+        return chosen.selection(NOTHING_HELPS)
+
+    def place(
+        self,
+        pattern: str,
+        edges: Iterable[EdgeView],
+        *,
+        subscribers: int = 1,
+        expected: Mapping[str, ExpectedLoad] = MappingProxyType({}),
+        correlated: Mapping[str, AbstractSet[str]] = MappingProxyType({}),
+        excluded: Mapping[str, str] = MappingProxyType({}),
+        subject: str = "",
+    ) -> Placement | None:
+        """By the rules of `placement`."""
+        return place(
+            pattern, edges, subscribers=subscribers, expected=expected, correlated=correlated, excluded=excluded
+        )
+
+
+def overload_to_relieve(view: LoadView) -> Metric | None:
+    """The overloaded metric that moving clients away would relieve, in the order in which overloads are named."""
+    for metric in view.assessment.overloaded_metrics:
+        if metric is not Metric.QUEUE_DEPTH or (view.uplink_limits and deadline_in_danger(view)):
+            return metric
+    return None
+
+
+def deadline_in_danger(view: LoadView) -> bool:
+    """Whether a queue past its threshold will be late unless somebody moves.
+
+    An uplink that is offered more than it carries lets every queue grow. One that carries all it is offered works its
+    backlog off, as it does after a session; then only a wait that is too long already is a danger.
+    """
+    used = utilizations(view.broker)[Metric.UPLINK]
+    if used is None or used > 1.0:
+        return True
+    kept = 1.0 - view.rule.margin
+    past = view.assessment.overloaded_queues
+    return any(
+        queue.depth > kept * queue.allowed_wait_s * queue.drain_predicted_per_s
+        for queue in view.queues
+        if queue.name in past
+    )
+
+
+def high_brokers(view: LoadView) -> tuple[str, ...]:
+    """Who is not overloaded by the last reports, least loaded first: for a last resort.
+
+    Also those reported busy: reports are up to two periods old, and the head knows who is free by now.
+    """
+    found = []
+    for name, report in view.peers.items():
+        value = report.metrics.get(Metric.UPLINK)
+        if report.state in (LoadState.LOW, LoadState.HIGH):
+            found.append((1.0 if value is None else value.value, name))
+    return tuple(name for _, name in sorted(found)[:CANDIDATES_MAX])
+
+
+def low_brokers(view: LoadView, metric: Metric) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Who is LOW and free by the last reports, least loaded first, and why the others are not taken."""
+    relieved = str(Metric.UPLINK if metric is Metric.QUEUE_DEPTH else metric)
+    found: list[tuple[float, str]] = []
+    rejected: dict[str, str] = {}
+    for name, report in view.peers.items():
+        if report.state is not LoadState.LOW:
+            rejected[name] = f"reported {report.state}"
+        elif report.busy:
+            rejected[name] = "in a session, or stabilizing"
+        else:
+            value = report.metrics.get(relieved)
+            found.append((1.0 if value is None else value.value, name))
+    found.sort()
+    rejected |= dict.fromkeys((name for _, name in found[CANDIDATES_MAX:]), "more candidates than can be asked")
+    return tuple(name for _, name in found[:CANDIDATES_MAX]), rejected

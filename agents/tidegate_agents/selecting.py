@@ -1,0 +1,275 @@
+"""Putting a selection together: bundle by bundle, with the effect on both sides estimated at every step.
+
+A policy decides in which order to try what; this keeps the estimates, and refuses what would do harm. What always
+holds: no candidate is pushed out of LOW in any metric by what it is given, all moves together (as a last resort: not
+into overload); no subscription goes where its deadline could not be met; nothing is moved that would not relieve the
+overloaded metric; and it is done as soon as the source is predicted out of OVERLOAD and, if queues were past their
+thresholds, to carry what it is offered.
+
+**Backlog that only time drains.** Where so much waits already that no move could save it, trying on would empty the
+source for nothing. So it is also done once the uplink is below its low threshold: then the backlog goes as fast as a
+sensible load allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_protocol.balancing import Candidate
+
+from .analysis import Bundle, subscriber_bundle
+from .effects import drain_factor, subscribers_moved
+from .metrics import BrokerSample, Metric, Role, utilizations
+from .policy import REJECTED_MAX, LoadView, Move, QueueLoad, Selection, sample_of
+from .states import Limits, LoadState, assess
+
+BOTTLENECK_SHARE: Final = 0.95
+"""From this utilization on an uplink may be what holds queues back: at a steady load of less, it drains them."""
+
+
+LAST_RESORT_UPLINK: Final = 0.99
+"""As a last resort an uplink is filled up to this: a FIFO carries all it is offered up to 1, and estimates err."""
+
+
+@dataclass(slots=True)
+class _Target:
+    candidate: Candidate
+    before: BrokerSample
+    now: BrokerSample
+    patterns: set[str]
+
+    @property
+    def name(self) -> str:
+        return self.candidate.load.broker
+
+
+class Selecting:
+    """A selection in the making. `candidates` are tried in the order given."""
+
+    def __init__(
+        self,
+        view: LoadView,
+        metric: Metric,
+        candidates: Iterable[Candidate],
+        limits: Mapping[tuple[Role, Metric], Limits],
+        *,
+        moves_max: int,
+        last_resort: bool = False,
+    ) -> None:
+        self.moves: list[Move] = []
+        self.source = view.broker
+        self._view = view
+        self._metric = metric
+        self._limits = limits
+        self._last_resort = last_resort
+        self._left = moves_max
+        self._rejected: dict[str, str] = {}
+        self._moved: set[str] = set()
+        self._counts: dict[str, int] = {}
+        for queue in view.queues:
+            self._counts[queue.pattern] = self._counts.get(queue.pattern, 0) + 1
+        self._targets: list[_Target] = []
+        for candidate in candidates:
+            name = candidate.load.broker
+            takes_load = candidate.load.state is LoadState.LOW or (
+                last_resort and candidate.load.state is LoadState.HIGH
+            )
+            if not takes_load or candidate.load.busy:
+                self._reject(name, "busy" if candidate.load.busy else f"told {candidate.load.state}")
+            elif name != view.name:
+                sample = sample_of(candidate.load)
+                self._targets.append(_Target(candidate, sample, sample, set(candidate.patterns)))
+        self.overloaded = view.assessment.overloaded_queues
+        # The worst is checked first; as long as it stays, the others need not be looked at.
+        past = [queue for queue in view.queues if queue.name in self.overloaded and queue.judged]
+        self._pending = sorted(past, key=lambda q: (q.depth - (q.threshold or 0.0), q.name))
+        self.relieved = self._is_relieved()
+
+    @property
+    def done(self) -> bool:
+        return self.relieved or self._left <= 0 or not self._targets
+
+    def note_left_out(self, resting: Collection[str]) -> None:
+        """Say which queues are not to be moved whatever happens."""
+        for queue in self._view.queues:
+            if queue.name in resting:
+                self._reject(queue.name, "moved too recently")
+            elif queue.away:
+                self._reject(queue.name, "its subscriber is away")
+            elif queue.migrating or queue.slow:
+                self._reject(queue.name, "in migration" if queue.migrating else "its subscriber is too slow")
+
+    def try_whole(self, bundle: Bundle) -> bool:
+        """Give the bundle to the first candidate that can take it."""
+        some_stay = len(bundle.clients) < self._counts[bundle.topic]
+        if not self._relieves(bundle, some_stay):
+            self._reject(bundle.topic, f"moving it would not relieve {self._metric}")
+            return False
+        if len(bundle.clients) > self._left:
+            self._reject(bundle.topic, "more subscriptions than one session moves")
+            return False
+        for target in self._targets:
+            why_not = self._why_not(bundle, target, some_stay)
+            if why_not is None:
+                self._move(bundle, target, some_stay)
+                return True
+            self._reject(f"{bundle.topic} to {target.name}", why_not)
+        return False
+
+    def try_part(self, members: Sequence[QueueLoad]) -> bool:
+        """Split the bundle of `members`: as many as fit on each candidate, but no more than are needed."""
+        left = sorted(members, key=lambda queue: (-queue.allowed_wait_s, queue.name))[: self._left]
+        moved = False
+        for target in self._targets:
+            if len(left) < 2 or self.relieved:
+                break
+
+            def fits(count: int, target: _Target = target, left: list[QueueLoad] = left) -> bool:
+                part = subscriber_bundle(left[:count], self.overloaded)
+                return self._relieves(part, True) and self._why_not(part, target, True) is None
+
+            most = _largest(len(left) - 1, fits)
+            if most == 0:
+                part = subscriber_bundle(left[:1], self.overloaded)
+                why_not = self._why_not(part, target, True) or f"moving it would not relieve {self._metric}"
+                self._reject(f"part of {part.topic} to {target.name}", why_not)
+                continue
+
+            def too_few(count: int, left: list[QueueLoad] = left) -> bool:
+                return not self._would_relieve(subscriber_bundle(left[:count], self.overloaded))
+
+            needed = min(_largest(most, too_few) + 1, most)
+            self._move(subscriber_bundle(left[:needed], self.overloaded), target, True)
+            left = left[needed:]
+            moved = True
+        return moved
+
+    def selection(self, nothing: str) -> Selection:
+        """What has been chosen; with the reason `nothing` if that is nothing."""
+        numbers = self._numbers()
+        if not self.moves:
+            if self.relieved:
+                nothing = "the source is out of OVERLOAD already"
+            elif not self._targets:
+                nothing = "no candidate can take load"
+            return Selection((), nothing, self.relieved, self.source, numbers, dict(self._rejected))
+        where = "; ".join(f"{len(move.bundle.clients)} of {move.bundle.topic} to {move.target}" for move in self.moves)
+        verdict = "out of OVERLOAD" if self.relieved else "relieved, but not out of OVERLOAD"
+        reason = f"the source is predicted {verdict}: {where}"
+        return Selection(tuple(self.moves), reason, self.relieved, self.source, numbers, dict(self._rejected))
+
+    # Estimates
+
+    def _why_not(self, bundle: Bundle, target: _Target, some_stay: bool) -> str | None:
+        longer_s = target.candidate.extra_path_us / 1e6
+        if longer_s > 0.0 and bundle.allowed_wait_s is not None:
+            rate = bundle.messages_in_per_s
+            allowed = self._view.rule.depth(bundle.allowed_wait_s - longer_s, rate, rate)
+            if allowed is None or allowed <= 0.0:
+                return f"the way is {longer_s:.3g} s longer: its deadline could not be met"
+        effect = subscribers_moved(
+            bundle, self.source, target.now, target_has_topic=bundle.topic in target.patterns, some_stay=some_stay
+        )
+        after = assess(Role.EDGE, effect.target_values, thresholds=self._limits)
+        if after.state is LoadState.LOW:
+            return None
+        if not self._last_resort:
+            return f"would not stay LOW: {after.findings[0].text}"
+        uplink = effect.target_values[Metric.UPLINK]
+        if after.state is LoadState.OVERLOAD or (uplink is not None and uplink > LAST_RESORT_UPLINK):
+            return f"would be overloaded: {after.findings[0].text}"
+        return None
+
+    def _move(self, bundle: Bundle, target: _Target, some_stay: bool) -> None:
+        has_topic = bundle.topic in target.patterns
+        effect = subscribers_moved(bundle, self.source, target.now, target_has_topic=has_topic, some_stay=some_stay)
+        self.source, target.now = effect.source_after, effect.target_after
+        target.patterns.add(bundle.topic)
+        self.moves.append(Move(target.name, bundle, some_stay, has_topic))
+        self._moved |= set(bundle.clients)
+        self._counts[bundle.topic] -= len(bundle.clients)
+        self._left -= len(bundle.clients)
+        self.relieved = self._is_relieved()
+
+    def _relieves(self, bundle: Bundle, some_stay: bool) -> bool:
+        if self._metric in (Metric.QUEUE_DEPTH, Metric.UPLINK):
+            return bundle.bytes_out_per_s > 0.0
+        coming_in = bundle.bytes_in_per_s if self._metric is Metric.DOWNLINK else bundle.messages_in_per_s
+        return coming_in > 0.0 and not some_stay
+
+    def _would_relieve(self, part: Bundle) -> bool:
+        before, moved, pending = self.source, self._moved, list(self._pending)
+        self.source = subscribers_moved(part, before, before, some_stay=True).source_after
+        self._moved = moved | set(part.clients)
+        relieved = self._is_relieved()
+        self.source, self._moved, self._pending = before, moved, pending
+        return relieved
+
+    def _is_relieved(self) -> bool:
+        values = utilizations(self.source)
+        for metric, value in values.items():
+            high = self._limits[Role.EDGE, metric].high
+            if value is not None and high is not None and value > high:
+                return False
+        factor = self._factor()
+        uplink, low = values[Metric.UPLINK], self._limits[Role.EDGE, Metric.UPLINK].low
+        if self.overloaded and uplink is not None and uplink > 1.0:
+            return False  # the backlog would go on growing, and pass the thresholds again
+        if self._moved and uplink is not None and low is not None and uplink < low and factor > 1.0:
+            return True
+        while self._pending:
+            queue = self._pending[-1]
+            if queue.name not in self._moved:
+                threshold = self._view.rule.of(queue, factor)
+                if threshold is not None and queue.depth > threshold:
+                    return False
+            # A queue that is in time at this factor is so at every larger one, and the factor only grows.
+            self._pending.pop()
+        return True
+
+    def _factor(self) -> float:
+        """How many times as fast the queues that stay are drained.
+
+        While there is a backlog an uplink is busy also at a little less than its capacity, and what comes out of it
+        is shared as what goes in.
+        """
+        before, after = self._view.broker, self.source
+        uplink = before.capacity.uplink_bytes_per_s
+        limiting = self._view.uplink_limits and uplink is not None
+        if limiting and uplink is not None and before.bytes_offered_per_s >= BOTTLENECK_SHARE * uplink:
+            return before.bytes_offered_per_s / max(after.bytes_offered_per_s, 1.0)
+        return drain_factor(before, after)
+
+    # Telling
+
+    def _reject(self, what: str, why: str) -> None:
+        if len(self._rejected) < REJECTED_MAX:
+            self._rejected.setdefault(what, why)
+
+    def _numbers(self) -> dict[str, float]:
+        numbers = {"moves": float(len(self._moved)), "source.drain_factor": self._factor()}
+        sides = [("source", self._view.broker, self.source)]
+        used = {move.target for move in self.moves}
+        sides += [(f"target.{t.name}", t.before, t.now) for t in self._targets if t.name in used]
+        for side, before, after in sides:
+            for when, sample in (("before", before), ("after", after)):
+                numbers |= {
+                    f"{side}.{metric}.{when}": value
+                    for metric, value in utilizations(sample).items()
+                    if value is not None
+                }
+        return numbers
+
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest count up to `most` for which `holds`, if it holds for none above one for which it does not."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

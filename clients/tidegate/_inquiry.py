@@ -1,0 +1,65 @@
+"""Asking the head where a subscription's queue is, again and again until it answers.
+
+The questions of one inquiry share a key, so that a slow answer to an early one counts; answers to an inquiry that has
+ended are recognised by theirs and ignored. Its repetitions never end, but their pauses grow to a bound: a client
+without a place has nothing else to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate_protocol.messages import Refusal
+
+from ._attachment import Actions, Slot, Standing
+from ._moves import CancelTimer, Request, SetTimer, TellRefusal
+from ._reports import pause_s
+
+ASK: Final = "ask"
+SUBSCRIBE: Final = "subscribe:"
+
+
+class Inquiry:
+    """Whether the head is being asked, and what was said to it."""
+
+    def __init__(self, standing: Standing) -> None:
+        self.asking = False
+        self.in_doubt = False
+        """Whether the head's idea of the place differs from ours, to be asked about when the migration has ended."""
+        self.count = 0
+        self._standing = standing
+        self._attempts = 0
+
+    def ask(self, primary: Slot | None, now: float) -> Actions:
+        """Ask if nobody does yet."""
+        return [] if self.asking else self.again(primary, now)
+
+    def again(self, primary: Slot | None, now: float) -> Actions:
+        standing = self._standing
+        if not self.asking:
+            self.asking = True
+            self.in_doubt = False
+            self.count += 1
+            self._attempts = 0
+        request = standing.request
+        if primary is not None and primary.failing_s(now) >= standing.times.unreachable_s:
+            request = request.model_copy(update={"unreachable": primary.place.edge})
+        self._attempts += 1
+        after_s = pause_s(standing.times.ask, self._attempts - 1)
+        return [Request(self._key, request, standing.head_url), SetTimer(ASK, after_s)]
+
+    def is_about(self, key: str) -> bool:
+        """Whether an answer with this key is still waited for."""
+        return self.asking and key == self._key
+
+    def refused(self, refusal: Refusal) -> Actions:
+        if refusal.retry_after_s is None:
+            return [TellRefusal(refusal)]
+        return [SetTimer(ASK, max(refusal.retry_after_s, self._standing.times.ask.first_s))]
+
+    def stop(self) -> Actions:
+        was_asking, self.asking, self.in_doubt = self.asking, False, False
+        return [CancelTimer(ASK)] if was_asking else []
+
+    @property
+    def _key(self) -> str:
+        return f"{SUBSCRIBE}{self.count}"

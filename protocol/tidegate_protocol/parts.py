@@ -1,0 +1,82 @@
+"""What control messages are made of: checked field types, and the parts that several messages share.
+
+Everything is frozen and ignores fields it does not know. Knows no message; those are in `messages` and `balancing`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from .ids import check_name, check_publisher_id
+from .topics import check_pattern, check_topic
+
+VERSION: Final = 1
+CONTROL_BYTES_MAX: Final = 1 << 20
+REGISTRY_PAGE_MAX: Final = 500
+ROUTES_PER_UPDATE_MAX: Final = 1_500
+TOPICS_PER_PUBLISHER_MAX: Final = 256
+DEADLINE_US_MAX: Final = 24 * 3600 * 1_000_000
+
+
+def _name(value: str) -> str:
+    return check_name(value)
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Pattern = Annotated[str, AfterValidator(check_pattern)]
+Topic = Annotated[str, AfterValidator(check_topic)]
+PublisherId = Annotated[str, AfterValidator(check_publisher_id)]
+Text = Annotated[str, Field(max_length=1_000)]
+Url = Annotated[str, Field(min_length=1, max_length=500)]
+DeadlineUs = Annotated[int, Field(gt=0, le=DEADLINE_US_MAX)]
+
+
+class Part(BaseModel):
+    # JSON has no infinity: it would be written as null and refused by the receiver, so the sender must not make it.
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Message(Part):
+    v: Literal[1] = 1
+
+
+class Capacity(Part):
+    """What a broker can carry; None where it is not configured."""
+
+    uplink_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
+    downlink_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
+    matching_per_s: Annotated[float, Field(gt=0)] | None = None
+
+
+class Subscription(Part):
+    """One subscription as an edge keeps it: who, what, how fast, how long it waits for an absent subscriber."""
+
+    subscriber: Name
+    number: Annotated[int, Field(ge=0, le=1_000_000)]
+    pattern: Pattern
+    deadline_us: DeadlineUs
+    expires_s: Annotated[int, Field(gt=0, le=30 * 24 * 3600)]
+
+
+class RefusalReason(StrEnum):
+    """Why a request was not granted. Bounded, because it labels a metric."""
+
+    NO_EDGE = "no-edge"
+    NOT_READY = "not-ready"
+    UNKNOWN = "unknown"
+    CONFLICT = "conflict"
+    LIMIT = "limit"
+    INVALID = "invalid"
+    FAILED = "failed"
+
+
+class LoadState(StrEnum):
+    """How loaded a broker is, and N/A for one that takes no part."""
+
+    LOW = "LOW"
+    HIGH = "HIGH"
+    OVERLOAD = "OVERLOAD"
+    NOT_AVAILABLE = "N/A"

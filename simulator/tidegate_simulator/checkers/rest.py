@@ -1,0 +1,163 @@
+"""At rest everything is where it belongs: every client on one edge, one queue for each, no route too many or too few.
+
+Also at rest: nothing is under way in any machine, and no machine's memory has grown with what happened rather than
+with what there is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Final
+
+from tidegate_agents.machine import Action, Event, SendClient
+from tidegate_protocol.balancing import MigrateOrder
+from tidegate_protocol.topics import covers
+from tidegate_simulator.scenario import FaultKind, SubscriberSpec
+
+from . import view
+from .base import Checker
+from .view import Tree
+
+if TYPE_CHECKING:
+    from tidegate_simulator.world import World
+
+MEMORY_BASE: Final = 300
+MEMORY_PER_CLIENT: Final = 60
+MEMORY_PER_BROKER: Final = 60
+"""How many entries a machine may hold, in all its tables together, story aside. About three times what is usual: a
+table that is never cleared passes it in a schedule in which much happens."""
+_NOT_COUNTED: Final = frozenset({"story", "config", "_config"})
+"""The story has a bound of its own; a configuration is given, not grown."""
+
+
+class OnePlaceEach(Checker):
+    """Every client is attached to one queue, and there is no other queue of its; links carry what is needed."""
+
+    name = "not-at-rest"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent_abroad: dict[str, tuple[str, float]] = {}
+        """Per subscriber the head that last ordered it to another cluster, and when."""
+
+    def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
+        for action in actions:
+            match action:
+                case SendClient(message=MigrateOrder(head=head, subscriber=subscriber)) if head != broker:
+                    self._sent_abroad[subscriber] = (broker, now)
+
+    def ended(self, world: World, now: float) -> None:
+        for spec in world.scenario.subscribers:
+            if spec.takes_per_s is not None and view.waiting_for(world, spec.name):
+                # A slow application may still be busy with what an edge that was away had left for it: not at rest.
+                continue
+            if spec.leaves_s is None:
+                self._present(world, spec.name, now)
+            elif view.said_goodbye(world, spec.name) and not self._forgotten_abroad(world, spec):
+                self._gone(world, spec.name, now)
+        self._routes(world, now)
+
+    def _forgotten_abroad(self, world: World, spec: SubscriberSpec) -> bool:
+        """Whether it left in the middle of a move to another cluster whose head had crashed meanwhile: to that head
+        it said goodbye for its old place, and nobody is left who could say anything about the new one. It expires.
+        """
+        head, ordered_s = self._sent_abroad.get(spec.name, ("", 0.0))
+        return any(
+            fault.kind is FaultKind.CRASH and fault.target == head and ordered_s <= fault.at_s <= (spec.leaves_s or 0.0)
+            for fault in world.scenario.faults
+        )
+
+    def _gone(self, world: World, subscriber: str, now: float) -> None:
+        queues = view.queues_of(world, subscriber)
+        if queues:
+            self.report(now, f"{subscriber} has left, but has the queues {queues}", "orphan")
+
+    def _present(self, world: World, subscriber: str, now: float) -> None:
+        queues = view.queues_of(world, subscriber)
+        attached = view.attached(world, subscriber)
+        if len(queues) != 1:
+            self.report(now, f"{subscriber} has {len(queues)} queues: {queues}", "orphan" if queues else "no-queue")
+        if len(attached) != 1:
+            self.report(now, f"{subscriber} is attached to {len(attached)} queues: {attached}", "not-attached")
+        elif attached != queues:
+            self.report(now, f"{subscriber} is attached to {attached}, its queues are {queues}", "orphan")
+        # An edge that crashed has forgotten what it bound. Nothing will ever match such a key again, and the binding
+        # goes with the queue.
+        forgetful = {f.target for f in world.scenario.faults if f.kind in (FaultKind.CRASH, FaultKind.EDGE_DOWN)}
+        markers = [key for edge, key in view.markers_of(world, subscriber) if edge not in forgetful]
+        if markers:
+            self.report(now, f"{subscriber} still has the markers {markers} bound", "leftover")
+
+    def _routes(self, world: World, now: float) -> None:
+        tree = Tree(world.scenario)
+        for head in sorted(tree.neighbours):
+            routes = view.routes(world, head)
+            for target in sorted({*tree.neighbours[head], *tree.edges_of(head), *routes}):
+                needed = maximal(needed_behind(world, tree, head, target))
+                bound = set(routes.get(target, ()))
+                if bound != needed:
+                    text = f"{head} forwards {sorted(bound)} to {target}, needed are {sorted(needed)}"
+                    self.report(now, text, "wrong-routes")
+
+
+def needed_behind(world: World, tree: Tree, head: str, target: str) -> set[str]:
+    """The patterns of all queues behind the link from `head` to `target`, by brute force."""
+    if target in tree.edges:
+        return view.patterns_on(world, target)
+    found: set[str] = set()
+    for edge in tree.edges_of(target):
+        found |= view.patterns_on(world, edge)
+    for neighbour in tree.neighbours[target]:
+        if neighbour != head:
+            found |= needed_behind(world, tree, target, neighbour)
+    return found
+
+
+def maximal(patterns: AbstractSet[str]) -> set[str]:
+    """The covering set by brute force; of equivalent patterns the smallest."""
+    return {p for p in patterns if not any(covers(q, p) and (q < p or not covers(p, q)) for q in patterns if q != p)}
+
+
+class BoundedMemory(Checker):
+    """What a machine remembers is bounded by what there is."""
+
+    name = "memory"
+
+    def ended(self, world: World, now: float) -> None:
+        scenario = world.scenario
+        clients = len(scenario.subscribers) + len(scenario.publishers)
+        brokers = len(scenario.heads) + len(scenario.edges)
+        most = MEMORY_BASE + MEMORY_PER_CLIENT * clients + MEMORY_PER_BROKER * brokers
+        for name, machine in sorted(view.machines(world).items()):
+            count = entries(machine)
+            if count > most:
+                self.report(now, f"{name} remembers {count} entries, more than {most}")
+
+
+def entries(machine: object) -> int:
+    """How many entries all tables reachable from a machine hold."""
+    seen: set[int] = set()
+    to_visit: list[object] = [machine]
+    count = 0
+    while to_visit:
+        one = to_visit.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            count += len(one)
+            to_visit += one.values()
+        elif isinstance(one, list | set | frozenset | deque | tuple):
+            count += len(one)
+            to_visit += one
+        elif type(one).__module__.startswith(("tidegate_agents", "tidegate.")):
+            to_visit += (value for name, value in _fields(one) if name not in _NOT_COUNTED)
+    return count
+
+
+def _fields(one: object) -> list[tuple[str, object]]:
+    names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
+    found = [(name, getattr(one, name)) for name in names if hasattr(one, name)]
+    return found + list(getattr(one, "__dict__", {}).items())

@@ -1,0 +1,81 @@
+"""Counts what happens in a run: messages, sessions, migrations, control messages.
+
+A session counts when a head offers its source candidates, a migration when a client is ordered to move, a move when
+it reports that it has. Repetitions of the same message count once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tidegate_agents.machine import Action, Event, MessageReceived, Reply, ReplyReceived, SendClient
+from tidegate_protocol.balancing import (
+    BalanceCandidates,
+    CollectOrder,
+    MigrateOrder,
+    MigrationReport,
+    MigrationStage,
+    PublisherMoveOrder,
+    PublisherMoveReport,
+    PublisherStage,
+    ThrottleOrder,
+)
+
+from .observer import Observer
+
+
+class Counts(Observer):
+    """Totals of one run, by name."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._seen: set[tuple[str, str]] = set()
+
+    def totals(self) -> dict[str, int]:
+        return dict(sorted(self._counts.items()))
+
+    def published(self, publisher: str, topic: str, message_id: str, now: float) -> None:
+        self._counts["published"] += 1
+
+    def delivered(
+        self, subscriber: str, message_id: str, published_s: float, now: float, *, late: bool, collected: bool
+    ) -> None:
+        self._counts["deliveries"] += 1
+        self._counts["late"] += late
+        self._counts["collected"] += collected
+
+    def control_sent(self, sender: str, receiver: str, kind: str, now: float) -> None:
+        self._counts["control_messages"] += 1
+
+    def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
+        self._counts["steps"] += 1
+        if isinstance(event, MessageReceived | ReplyReceived):
+            self._heard(event)
+        for action in actions:
+            if isinstance(action, Reply) and isinstance(action.message, BalanceCandidates):
+                self._once("sessions", action.message.session)
+            elif isinstance(action, SendClient):
+                self._ordered(action)
+
+    def _heard(self, event: MessageReceived | ReplyReceived) -> None:
+        match event.message:
+            case MigrationReport(stage=MigrationStage.MOVED, migration=migration):
+                self._once("moves", migration)
+            case PublisherMoveReport(stage=PublisherStage.MOVED, move=move):
+                self._once("publisher_moves", move)
+
+    def _ordered(self, action: SendClient) -> None:
+        match action.message:
+            case MigrateOrder(migration=migration):
+                self._once("migrations", migration)
+            case CollectOrder(migration=migration):
+                self._once("collections", migration)
+            case PublisherMoveOrder(move=move):
+                self._once("publisher_migrations", move)
+            case ThrottleOrder(publisher=publisher):
+                self._once("throttled", publisher)
+
+    def _once(self, name: str, subject: str) -> None:
+        if (name, subject) not in self._seen:
+            self._seen.add((name, subject))
+            self._counts[name] += 1

@@ -1,0 +1,1 @@
+"""Experiments on the simulator: a scenario, a recorder that watches it run, and a result of plain numbers."""

@@ -1,0 +1,80 @@
+"""What `--out` writes: the result, the samples, the decisions and the figures of a run, in formats anyone can read.
+
+    result.json          the result, as `--json` prints it
+    samples.csv          per edge and second: uplink utilization, and per topic the depth and the threshold
+    decisions.jsonl      every decision of every agent, one JSON object per line
+    *.png                the figures
+
+A comparison writes `comparison.json`, `comparison.md` and `comparison.png`. Files that are there are replaced.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from .compare import Comparison, as_json, as_markdown
+from .ews import topic_number
+from .figures import draw_comparison, draw_run
+from .recorder import Recorder
+from .run import EwsRun
+
+
+def write_run(run: EwsRun, folder: Path) -> tuple[Path, ...]:
+    """Everything about one run; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / "result.json"
+    _write_json(result, run.result.as_json())
+    return (
+        result,
+        _write_samples(run.recorder, folder / "samples.csv"),
+        _write_decisions(run.recorder, folder / "decisions.jsonl"),
+        *draw_run(run, folder),
+    )
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
+    """Table, numbers and figure of a comparison."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers, table = folder / "comparison.json", folder / "comparison.md"
+    _write_json(numbers, as_json(comparison))
+    table.write_text(as_markdown(comparison))
+    return numbers, table, draw_comparison(comparison, folder / "comparison.png")
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _write_samples(recorder: Recorder, path: Path) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("at_s", "edge", "uplink_utilization", "topic", "subscribers", "depth", "threshold"))
+        for row in recorder.samples:
+            common = (f"{row.at_s:.3f}", row.edge, f"{row.utilization:.4f}")
+            if not row.topics:
+                writer.writerow((*common, "", 0, "", ""))
+            for topic, queues in row.topics.items():
+                threshold = "" if queues.threshold is None else f"{queues.threshold:.2f}"
+                writer.writerow((*common, topic_number(topic), queues.subscribers, f"{queues.depth:.2f}", threshold))
+    return path
+
+
+def _write_decisions(recorder: Recorder, path: Path) -> Path:
+    with path.open("w") as file:
+        for row in recorder.decisions:
+            decision = row.decision
+            plain = {
+                "at_s": round(row.at_s, 3),
+                "broker": row.broker,
+                "kind": decision.kind,
+                "subject": decision.subject,
+                "reason": decision.reason,
+                "numbers": dict(decision.numbers),
+                "rejected": dict(decision.rejected),
+                "session": decision.session,
+            }
+            file.write(json.dumps(plain) + "\n")
+    return path

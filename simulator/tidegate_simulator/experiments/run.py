@@ -1,0 +1,56 @@
+"""Runs `ews-burst` once and keeps what came of it. The only place here that looks at a clock, for `wall_s`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate_agents.machine import HeadSampled
+
+from ..observer import Observer
+from ..world import World
+from .ews import EwsOptions, scenario
+from .recorder import Recorder
+from .result import EwsResult, sum_up
+
+
+@dataclass(frozen=True, slots=True)
+class EwsRun:
+    """One run: what was asked for, what came out, and everything that was seen on the way."""
+
+    options: EwsOptions
+    result: EwsResult
+    recorder: Recorder
+
+
+Progress = Callable[[int, int], None]
+"""How many seconds of virtual time are over, and of how many."""
+
+
+class _Ticker(Observer):
+    """Tells the progress once per sample of the head, and never changes anything."""
+
+    def __init__(self, progress: Progress, duration_s: float) -> None:
+        self._progress = progress
+        self._total = round(duration_s)
+
+    def head_sampled(self, head: str, sample: HeadSampled, now: float) -> None:
+        if now < self._total:
+            self._progress(int(now), self._total)
+
+    def ended(self, world: World, now: float) -> None:
+        self._progress(self._total, self._total)
+
+
+def run_ews(options: EwsOptions, *, progress: Progress | None = None) -> EwsRun:
+    """Simulate the experiment once."""
+    began = time.perf_counter()
+    recorder = Recorder()
+    observers: list[Observer] = [recorder]
+    if progress is not None:
+        observers.append(_Ticker(progress, options.duration_s))
+    world = World(scenario(options), observers=tuple(observers))
+    world.run()
+    wall_s = time.perf_counter() - began
+    return EwsRun(options, sum_up(options, recorder, trace_hash=world.trace_hash, wall_s=wall_s), recorder)

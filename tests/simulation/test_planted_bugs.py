@@ -1,0 +1,79 @@
+"""Bugs planted on purpose are noticed: a checker that never fails, or a swarm that never gets there, is worth nothing.
+
+Each bug is put into a machine for the time of a run, from outside. No machine has a switch for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from tidegate._migration import SubscriptionMachine
+from tidegate_agents.context import HeadContext
+from tidegate_agents.cooldowns import Cooldowns
+from tidegate_agents.promises import Promises
+from tidegate_agents.sessions import PART as SESSION_TIMER
+from tidegate_protocol.balancing import BrokerLoad
+from tidegate_simulator.runner import Plant, run_seed
+
+SEEDS_MAX = 200
+
+
+@contextmanager
+def detach_before_the_marker() -> Iterator[None]:
+    """The client switches as soon as it has something of the new queue, whatever is still on its way to the old one."""
+    with patch.object(SubscriptionMachine, "_may_switch", lambda self, migration: len(migration.hold) > 0):
+        yield
+
+
+@contextmanager
+def ignore_promises() -> Iterator[None]:
+    """The head shows candidates as they say they are, without what running migrations will bring them."""
+
+    def bare(self: Promises, load: BrokerLoad, now: float) -> BrokerLoad:
+        return load
+
+    with patch.object(Promises, "added_to", bare):
+        yield
+
+
+@contextmanager
+def no_cooldown() -> Iterator[None]:
+    """The head forgets at once whom it has moved."""
+    with patch.object(Cooldowns, "rest", lambda self, client, until_s: None):
+        yield
+
+
+@contextmanager
+def forget_the_timeout() -> Iterator[None]:
+    """The head waits for ever for the candidates and the plan of a session, and for its last migration."""
+    set_timer = HeadContext.set_timer
+
+    def forgetful(self: HeadContext, name: str, after_s: float) -> None:
+        if not name.startswith(f"{SESSION_TIMER} "):
+            set_timer(self, name, after_s)
+
+    with patch.object(HeadContext, "set_timer", forgetful):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [
+        (detach_before_the_marker, {"lost", "out-of-order"}),
+        (ignore_promises, {"promise-ignored"}),
+        (no_cooldown, {"oscillation"}),
+        (forget_the_timeout, {"session-without-end"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_is_noticed(plant: Plant, expected: set[str]) -> None:
+    for seed in range(1, SEEDS_MAX + 1):
+        found = {violation.name for violation in run_seed(seed, plant=plant).violations}
+        if found & expected:
+            assert not run_seed(seed).failed, f"seed {seed} fails without the planted bug as well"
+            return
+    pytest.fail(f"{plant.__name__} was not noticed in {SEEDS_MAX} seeds")

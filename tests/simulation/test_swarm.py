@@ -1,0 +1,37 @@
+"""A thousand schedules of random loads and faults, with every checker on. A failure names its seed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tidegate_simulator.runner import SeedResult, combined_counts, run_many
+
+CHUNK = 100
+SCHEDULES = 1_000
+JOBS = 2
+STARTS = range(1, SCHEDULES + 1, CHUNK)
+
+
+@cache
+def chunk(first: int) -> list[SeedResult]:
+    return run_many(range(first, first + CHUNK), jobs=JOBS)
+
+
+@pytest.mark.parametrize("first", STARTS)
+def test_nothing_goes_wrong(first: int) -> None:
+    results = chunk(first)
+    assert [result.seed for result in results] == list(range(first, first + CHUNK))
+    problems = [problem for result in results for problem in result.problems]
+    failing = [result.seed for result in results if result.failed]
+    assert not failing, f"seeds {failing}:\n" + "\n".join(problems)
+    # A swarm in which nothing happens would pass as well.
+    assert sum(result.counts.get("sessions", 0) > 0 for result in results) >= CHUNK // 2
+    assert sum(result.counts.get("moves", 0) > 0 for result in results) >= CHUNK // 2
+
+
+def test_the_rare_things_happen_too() -> None:
+    totals = combined_counts([result for first in STARTS for result in chunk(first)])
+    for name in ("collected", "publisher_moves", "throttled", "late"):
+        assert totals.get(name, 0) > 0, f"no {name} in seeds 1 to {SCHEDULES}"

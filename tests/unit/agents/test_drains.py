@@ -1,0 +1,151 @@
+"""Emptying an edge, and using it again."""
+
+from __future__ import annotations
+
+from tests.support.agents_driver import sent
+from tests.support.head_cluster import Cluster
+from tidegate_agents.drains import BATCH_MAX, SETTLED_PERIODS
+from tidegate_agents.machine import Send
+from tidegate_protocol.balancing import (
+    DrainNotice,
+    DrainReply,
+    DrainRequest,
+    MigrateCancel,
+    MigrateOrder,
+    MigrationStage,
+)
+from tidegate_protocol.messages import Refusal, RefusalReason
+
+MOVED, STAYED = MigrationStage.MOVED, MigrationStage.STAYED
+
+
+def drain(cluster: Cluster, edge: str = "e1", draining: bool = True) -> DrainReply:
+    cluster.ask(DrainRequest(edge=edge, draining=draining))
+    return next(reply for reply in reversed(cluster.replies) if isinstance(reply, DrainReply))
+
+
+def test_everybody_leaves_a_drained_edge_together_by_pattern() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    for name in ("s", "t"):
+        for pattern in ("a", "b"):
+            cluster.grant(name, pattern)
+    on_e1 = len(cluster.outputs["e1"])
+    assert on_e1 > 0
+    assert drain(cluster).left == on_e1
+    orders = cluster.ordered(MigrateOrder)
+    assert len(orders) == on_e1
+    assert len({(order.pattern, order.edge) for order in orders}) == len({order.pattern for order in orders})
+    for order in orders:
+        cluster.report(order, MOVED)
+    assert cluster.outputs["e1"] == {}
+    assert drain(cluster) == DrainReply(edge="e1", draining=True, left=0)
+    assert cluster.decisions("drained") == ["nothing is left on it"]
+
+
+def test_nothing_new_comes_to_an_edge_that_does_not_know_yet_that_it_is_drained() -> None:
+    cluster = Cluster("e1", "e2")
+    drain(cluster)
+    cluster.greet("e1")  # says that it is not draining
+    assert [cluster.grant(name, f"p{name}").edge for name in ("s", "t", "u")] == ["e2"] * 3
+
+
+def test_an_edge_is_told_until_its_hello_says_so() -> None:
+    cluster = Cluster("e1", "e2")
+    drain(cluster)
+    assert sent(cluster.period(), DrainNotice) == [Send("e1", DrainNotice(draining=True))]
+    cluster.now += 1.0
+    cluster.greet("e1", draining=True)
+    cluster.greet("e2")
+    assert sent(cluster.fire("tick"), DrainNotice) == []
+    actions = cluster.ask(DrainRequest(edge="e1", draining=False))
+    assert sent(actions, DrainNotice) == [Send("e1", DrainNotice(draining=False))]
+    cluster.greet("e1", draining=True)  # on its way since before
+    assert sent(cluster.fire("tick"), DrainNotice) == [Send("e1", DrainNotice(draining=False))]
+    assert {cluster.grant("s", pattern).edge for pattern in ("a", "b")} == {"e1", "e2"}
+    assert sent(cluster.period(), DrainNotice) == []
+
+
+def test_a_head_that_restarts_goes_on_draining() -> None:
+    first = Cluster("e1", "e2")
+    first.grant("s")
+    cluster = Cluster("e1", "e2", restarted=True)
+    cluster.outputs = first.outputs
+    cluster.greet("e2")
+    cluster.greet("e1", draining=True)
+    cluster.fire("tick")
+    (order,) = cluster.ordered(MigrateOrder)
+    assert (order.edge_from, order.edge) == ("e1", "e2")
+
+
+def test_what_can_not_leave_is_tried_again_later() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    drain(cluster)
+    cluster.report(cluster.ordered(MigrateOrder)[-1], STAYED)
+    cluster.period()
+    assert len(cluster.ordered(MigrateOrder)) == 1
+    cluster.period(5.0)
+    assert len(cluster.ordered(MigrateOrder)) == 2
+    assert drain(cluster).left == 1
+
+
+def test_without_another_edge_everything_stays() -> None:
+    cluster = Cluster("e1")
+    cluster.grant("s")
+    assert drain(cluster).left == 1
+    assert cluster.decisions("drain-waits") == ["no edge can take a"]
+    assert cluster.ordered(MigrateOrder) == []
+
+
+def test_subscriptions_leave_batch_by_batch() -> None:
+    cluster = Cluster("e1", "e2")
+    for number in range(BATCH_MAX + 10):
+        cluster.grant(f"s{number}")
+    drain(cluster)
+    assert len(cluster.ordered(MigrateOrder)) == BATCH_MAX
+    for order in list(cluster.ordered(MigrateOrder)):
+        cluster.report(order, MOVED)
+    cluster.period()
+    assert len(cluster.ordered(MigrateOrder)) == BATCH_MAX + 10
+
+
+def test_using_an_edge_again_calls_back_those_who_were_leaving() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    drain(cluster)
+    assert drain(cluster, draining=False) == DrainReply(edge="e1", draining=False, left=1)
+    assert len(cluster.ordered(MigrateCancel)) == 1
+    cluster.report(cluster.ordered(MigrateOrder)[0], STAYED)
+    assert cluster.places("s") == [("e1", 0)]
+    cluster.period(10.0)
+    assert len(cluster.ordered(MigrateOrder)) == 1
+
+
+def test_an_edge_that_nobody_knows_is_named() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.ask(DrainRequest(edge="e9"))
+    assert cluster.replies[-1] == Refusal(
+        reason=RefusalReason.UNKNOWN, message="no edge e9 has been heard of; known: e1, e2", field="edge"
+    )
+
+
+def test_a_notice_that_comes_late_does_not_drain_an_edge_that_is_used_again() -> None:
+    cluster = Cluster("e1")
+    drain(cluster)
+    drain(cluster, draining=False)
+    for _ in range(3):
+        assert sent(cluster.period(), DrainNotice) == []
+    cluster.now += 1.0
+    cluster.greet("e1", draining=True)  # only now the first notice has arrived
+    assert sent(cluster.fire("tick"), DrainNotice) == [Send("e1", DrainNotice(draining=False))]
+    assert cluster.grant("s", "a").edge == "e1"
+
+
+def test_an_edge_that_has_been_in_use_for_long_may_be_drained_on_its_own_account() -> None:
+    cluster = Cluster("e1")
+    drain(cluster)
+    drain(cluster, draining=False)
+    for _ in range(SETTLED_PERIODS + 1):
+        cluster.period()
+    cluster.greet("e1", draining=True)
+    assert sent(cluster.fire("tick"), DrainNotice) == []

@@ -1,0 +1,442 @@
+"""Sessions as an edge sees them: the burst of seed 000 §V driven through its agent, and what may go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support import ews
+from tests.support.agents_driver import of, replies, sent, subscription
+from tests.support.edge_driver import (
+    AT_ONCE,
+    EdgeDriver,
+    capacity_of,
+    ews_broker,
+    ews_candidate,
+    ews_subscriptions,
+)
+from tidegate_agents.balancing import SESSION_TIMER, Phase
+from tidegate_agents.config import ATTEMPTS_MAX, BalancingConfig
+from tidegate_agents.machine import (
+    Action,
+    ActionFailed,
+    Announce,
+    BindMarker,
+    DeclareOutput,
+    MarkerBound,
+    OutputDeclared,
+    OutputDeleted,
+    ReplyReceived,
+    TimerFired,
+    UnbindMarker,
+    Undeliverable,
+)
+from tidegate_agents.metrics import SubscriptionSample
+from tidegate_agents.threshold import ThresholdKind
+from tidegate_protocol import balancing as b
+from tidegate_protocol.balancing import SessionPhase
+from tidegate_protocol.messages import (
+    LoadState,
+    OutputPrepare,
+    OutputReady,
+    OutputRemove,
+    Refusal,
+    RefusalReason,
+    Subscription,
+)
+from tidegate_protocol.names import output_queue
+
+PAPER = replace(AT_ONCE, threshold=ThresholdKind.PAPER)
+OTHERS = ("b0", "b2", "b3")
+
+
+def samples_of_b1(at_s: float) -> list[SubscriptionSample]:
+    burst = at_s > ews.BURST_S
+    return [
+        SubscriptionSample(
+            output_queue(s.subscriber, 0),
+            s.pattern,
+            ews.rate(topic, burst=burst),
+            ews.drain_rate("b1", topic, burst=burst),
+            ews.depth_at("b1", topic, at_s),
+            ews.drain_rate("b1", topic, burst=burst) * 2 * ews.TO_SUBSCRIBER_S,
+            2 * ews.TO_SUBSCRIBER_S,
+            ews.TOPICS[topic].message_bytes,
+        )
+        for s in ews_subscriptions("b1")
+        for topic in (int(s.pattern[1:]),)
+    ]
+
+
+def sample_b1(driver: EdgeDriver) -> list[Action]:
+    """The sample of the next second, with the peers' reports of it."""
+    for name in OTHERS:
+        uplink = ews.offered_on(name, burst=driver.now > ews.BURST_S) / ews.bandwidth(name)
+        driver.peer(name, LoadState.LOW if uplink < 0.9 else LoadState.HIGH, uplink)
+    burst = driver.now + 1 > ews.BURST_S
+    return driver.sample(samples_of_b1(driver.now + 1), ews_broker("b1", burst=burst), 2 * ews.BROKER_TO_BROKER_S)
+
+
+def until_requested(config: BalancingConfig = PAPER, until_s: float = 60.0) -> tuple[EdgeDriver, list[Action]]:
+    driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), config, now=20.0)
+    while driver.now < until_s:
+        actions = sample_b1(driver)
+        if sent(actions, b.BalanceRequest):
+            return driver, actions
+    raise AssertionError("no session was requested")
+
+
+def test_the_burst_of_the_paper_moves_exactly_topic_1_from_b1_to_b0() -> None:
+    driver, actions = until_requested()
+    assert driver.now == 34
+    request = driver.request(actions)
+    assert request[1].session == "b1~3~1"
+    assert request[1].metric == "queue-depth"
+    assert sorted(request[1].patterns) == ["t1", "t14", "t3", "t8"]
+    # b3 is at 95 %.
+    assert request[1].candidates == ("b0", "b2")
+    assert driver.decisions("session-requested")[0].rejected == {"b3": "reported HIGH"}
+    assert not request[1].remote
+    (requested,) = driver.decisions("session-requested")
+    assert requested.numbers["necessary"] == 1
+    assert requested.session == "b1~3~1"
+    assert "out.s8-0.0" in requested.reason
+
+    plan = driver.candidates(request, *(ews_candidate(name) for name in OTHERS))
+    assert {(move.subscriber, move.target) for move in plan[1].moves} == {(f"s1-{n}", "b0") for n in range(8)}
+    assert sum(move.bytes_out_per_s for move in plan[1].moves) == pytest.approx(80_000, rel=0.01)
+    assert sum(move.bytes_in_per_s for move in plan[1].moves) == pytest.approx(10_000, rel=0.01)
+    (planned,) = driver.decisions("session-planned")
+    assert set(planned.rejected) >= {f"t14 to {name}" for name in OTHERS}
+    assert "t1 to b0" not in planned.rejected
+    assert planned.numbers["source.uplink.after"] == pytest.approx(0.99, abs=0.005)
+    assert planned.numbers["target.b0.uplink.after"] < 0.9
+    assert "out of OVERLOAD" in planned.reason
+
+
+def test_after_the_session_lagging_averages_cause_no_second_one() -> None:
+    driver, actions = until_requested()
+    plan = driver.candidates(driver.request(actions), ews_candidate("b0"))
+    driver.accept(plan)
+    assert driver.agent.balancing.phase is Phase.MOVING
+    for move in plan[1].moves:
+        driver.give(OutputDeleted(move.subscriber, move.number))
+    driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8, took_s=0.5)
+    assert driver.agent.balancing.stabilizing
+    assert driver.agent.detector.session_time.average_s == 0.5
+    # All flows are drained at 1.0 / 0.99 of what they offer from now on; the samples still show the old rates once.
+    for second in range(35, 62):
+        mixed = 0.5 if second == 35 else 0.0
+        staying = [s for s in samples_of_b1(34) if s.pattern != "t1"]
+        found = []
+        for s in staying:
+            drain = s.enqueue_per_s * (mixed / 1.07 + (1 - mixed) / 0.99)
+            depth = max(s.ready - (second - 34) * s.enqueue_per_s * (1 / 0.99 - 1), 0.0)
+            found.append(
+                SubscriptionSample(s.name, s.pattern, s.enqueue_per_s, drain, depth, drain * 0.4, 0.4, s.message_bytes)
+            )
+        for name in OTHERS:
+            driver.peer(name)
+        driver.sample(found, head_round_trip_s=0.2)
+    assert len(driver.decisions("session-requested")) == 1
+    (stabilized,) = driver.decisions("stabilized")
+    assert stabilized.numbers["after_s"] <= 4
+    assert stabilized.session == "b1~3~1"
+
+
+def test_the_projected_threshold_asks_later_and_still_in_time() -> None:
+    driver, _ = until_requested(AT_ONCE)
+    assert 36 <= driver.now <= 40
+
+
+def test_one_sample_above_is_not_enough_where_two_are_asked_for() -> None:
+    driver, _ = until_requested(replace(PAPER, queue_samples_needed=2))
+    assert driver.now == 35
+
+
+def test_resting_queues_stay_and_a_bundle_without_them_is_moved_all_the_same() -> None:
+    driver, actions = until_requested()
+    resting = (output_queue("s1-0", 0), output_queue("s1-1", 0))
+    plan = driver.candidates(driver.request(actions), ews_candidate("b0"), resting=resting)
+    assert "s1-0" not in {move.subscriber for move in plan[1].moves}
+    (planned,) = driver.decisions("session-planned")
+    assert planned.rejected[resting[0]] == "moved too recently"
+
+
+def test_where_nothing_fits_other_clusters_are_asked_once_and_then_it_waits_longer_and_longer() -> None:
+    driver, actions = until_requested()
+    first = driver.request(actions)
+    answer = b.BalanceCandidates(session=first[1].session, candidates=(ews_candidate("b2"),))
+    remote = driver.request(driver.give(ReplyReceived(first[0], answer)))
+    assert remote[1].remote
+    assert remote[1].session == first[1].session
+    assert driver.decisions("session-remote")[0].rejected
+    last = no_candidates(driver, remote)
+    assert last[1].last_resort
+    assert not last[1].remote
+    assert set(last[1].candidates) >= {"b0", "b2"}
+    plan = driver.candidates(last)
+    assert plan[1].moves == ()
+    assert plan[1].reason
+    driver.accept(plan)
+    assert len(driver.decisions("session-requested")) == 1
+    waits = []
+    for _ in range(6):
+        began = driver.now
+        for _ in range(100):
+            actions = sample_b1(driver)
+            if sent(actions, b.BalanceRequest):
+                break
+        waits.append(driver.now - began)
+        driver.give(Undeliverable(driver.request(actions)[0]))
+    assert waits == [5, 10, 20, 40, 60, 60]
+    assert all(d.session for d in driver.decisions("session-failed"))
+
+
+def no_candidates(
+    driver: EdgeDriver, request: tuple[str, b.BalanceRequest], *candidates: b.Candidate, resting: tuple[str, ...] = ()
+) -> tuple[str, b.BalanceRequest]:
+    """Answer a request with nobody who could help; returns the wider request that follows."""
+    answer = b.BalanceCandidates(session=request[1].session, candidates=candidates, resting=resting)
+    return driver.request(driver.give(ReplyReceived(request[0], answer)))
+
+
+def test_as_a_last_resort_a_busy_edge_is_filled_up_but_not_overloaded() -> None:
+    driver, actions = until_requested()
+    last = no_candidates(driver, no_candidates(driver, driver.request(actions)))
+    uplink = 1_000_000.0
+    capacity = b.Capacity(uplink_bytes_per_s=uplink)
+
+    def candidate(name: str, used: float) -> b.Candidate:
+        load = b.BrokerLoad(
+            broker=name,
+            state=LoadState.HIGH,
+            bytes_in_per_s=0,
+            bytes_offered_per_s=used * uplink,
+            messages_in_per_s=0,
+            capacity=capacity,
+        )
+        return b.Candidate(cluster="c", head="h", load=load)
+
+    # Topic 1 makes 80,000 B/s, and so do the other topics together at least.
+    plan = driver.candidates(last, candidate("full", 0.985), candidate("room", 0.905))
+    assert {move.target for move in plan[1].moves} == {"room"}
+    planned = driver.decisions("session-planned")[0]
+    assert 0.90 < planned.numbers["target.room.uplink.after"] <= 0.99
+    assert any("would be overloaded" in why for what, why in planned.rejected.items() if what.endswith("to full"))
+
+
+def remote_plan(
+    driver: EdgeDriver, actions: list[Action], far: b.Candidate, resting: tuple[str, ...] = ()
+) -> tuple[str, b.BalancePlan]:
+    """The plan, where the cluster has nobody and another one has `far`."""
+    first = driver.request(actions)
+    actions = driver.give(ReplyReceived(first[0], b.BalanceCandidates(session=first[1].session)))
+    return driver.candidates(driver.request(actions), far, resting=resting)
+
+
+def test_a_far_candidate_gets_only_what_can_still_be_in_time_there() -> None:
+    driver, actions = until_requested()
+    idle = b.BrokerLoad(broker="x", state=LoadState.LOW, bytes_in_per_s=0, bytes_offered_per_s=0, messages_in_per_s=0)
+    far = b.Candidate(cluster="d", head="h2", load=idle, extra_path_us=1_200_000)
+    plan = remote_plan(driver, actions, far)
+    # Topic 14 has 50 s.
+    assert {move.subscriber.split("-")[0] for move in plan[1].moves} == {"s14"}
+    driver, actions = until_requested()
+    resting = tuple(output_queue(f"s14-{n}", 0) for n in range(3))
+    no_candidates(driver, no_candidates(driver, driver.request(actions)), far, resting=resting)
+    # Topic 1 may wait for 1.5 s, of which a session takes 0.5 s and the way 1.2 s.
+    assert "could not be met" in driver.decisions("session-last-resort")[0].rejected["t1 to x"]
+
+
+def test_a_request_without_an_answer_is_repeated_and_given_up() -> None:
+    driver, actions = until_requested()
+    first = driver.request(actions)
+    for _ in range(ATTEMPTS_MAX - 1):
+        again = driver.request(driver.give(TimerFired(SESSION_TIMER)))
+        assert again[1] == first[1]
+        assert again[0] != first[0]
+    assert not sent(driver.give(TimerFired(SESSION_TIMER)), b.BalanceRequest)
+    assert driver.agent.balancing.phase is None
+    assert "no answer" in driver.decisions("session-failed")[0].reason
+    # What comes after all is of no interest.
+    late = b.BalanceCandidates(session=first[1].session, candidates=(ews_candidate("b0"),))
+    assert driver.give(ReplyReceived(first[0], late)) == []
+
+
+def test_a_plan_without_an_answer_is_repeated_and_given_up() -> None:
+    driver, actions = until_requested()
+    plan = driver.candidates(driver.request(actions), ews_candidate("b0"))
+    for _ in range(ATTEMPTS_MAX - 1):
+        (again,) = sent(driver.give(TimerFired(SESSION_TIMER)), b.BalancePlan)
+        assert again.message == plan[1]
+    driver.give(TimerFired(SESSION_TIMER))
+    assert driver.agent.balancing.phase is None
+    # If the head took the plan nevertheless, its notices keep us from starting anything meanwhile.
+    driver.notice("b1~3~9", SessionPhase.STARTED, "b1")
+    assert driver.agent.balancing.busy
+
+
+def test_a_session_that_nobody_ends_is_left() -> None:
+    driver, actions = until_requested()
+    driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
+    driver.give(TimerFired(SESSION_TIMER))
+    assert driver.agent.balancing.phase is None
+    assert driver.agent.balancing.stabilizing
+    # A notice that comes too late does no harm.
+    driver.notice("b1~3~1", SessionPhase.STARTED, "b1")
+    driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8)
+    assert len(driver.decisions("session-ended")) == 1
+
+
+def test_a_refusal_is_recorded_and_its_wait_kept() -> None:
+    driver, actions = until_requested()
+    refusal = Refusal(reason=RefusalReason.CONFLICT, message="b1 is in a session", retry_after_s=3.0)
+    driver.give(ReplyReceived(driver.request(actions)[0], refusal))
+    assert "b1 is in a session" in driver.decisions("session-failed")[0].reason
+    began = driver.now
+    while not sent(sample_b1(driver), b.BalanceRequest):
+        pass
+    assert driver.now - began == 3
+
+
+def test_a_session_in_which_nobody_moved_is_a_failed_one() -> None:
+    driver, actions = until_requested()
+    driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
+    driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=0)
+    assert driver.decisions("session-failed")
+    assert not driver.agent.balancing.busy
+    assert driver.agent.detector.session_time.average_s == 0.5
+
+
+def test_the_time_of_a_session_is_learned() -> None:
+    driver, actions = until_requested()
+    driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
+    driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8, took_s=2.5)
+    assert driver.agent.detector.session_time.average_s == 1.5
+
+
+def test_a_draining_edge_starts_no_session_and_reports_that_it_takes_none() -> None:
+    driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), PAPER, now=20.0)
+    (reply,) = replies(driver.tell(b.DrainNotice(draining=True)), b.DrainReply)
+    assert (reply.draining, reply.left) == (True, 19)
+    while driver.now < 50:
+        sample_b1(driver)
+    assert not driver.decisions("session-requested")
+    assert of(driver.done, Announce)[-1].message.state is LoadState.NOT_AVAILABLE
+
+
+# As a target
+
+
+def target() -> EdgeDriver:
+    driver = EdgeDriver("e", [subscription()], balancing=replace(AT_ONCE, session_timeout_s=60.0))
+    calm(driver)
+    return driver
+
+
+def calm(driver: EdgeDriver, seconds: int = 1) -> None:
+    for _ in range(seconds):
+        driver.sample([SubscriptionSample("out.s.0", "a", 10, 10, 0, 4, 0.4, 100)])
+
+
+def load_of(driver: EdgeDriver) -> b.BrokerLoad:
+    (reply,) = replies(driver.tell(b.LoadRequest(session="x~1~1")), b.LoadReply)
+    assert reply.session == "x~1~1"
+    return reply.load
+
+
+def test_a_target_tells_its_load_and_is_busy_until_the_session_shows() -> None:
+    driver = target()
+    load = load_of(driver)
+    assert (load.state, load.busy, load.bytes_offered_per_s) == (LoadState.LOW, False, 1000)
+    driver.notice("x~1~1", SessionPhase.STARTED, "x")
+    driver.notice("x~1~1", SessionPhase.STARTED, "x")
+    assert load_of(driver).busy
+    calm(driver)
+    assert of(driver.done, Announce)[-1].message.busy
+    driver.notice("x~1~1", SessionPhase.ENDED, "x", moved=1)
+    calm(driver)
+    assert load_of(driver).busy
+    calm(driver)
+    assert not load_of(driver).busy
+    assert not of(driver.done, Announce)[-1].message.busy
+    # A notice that was delayed on its way is of the past.
+    driver.notice("x~1~1", SessionPhase.STARTED, "x")
+    assert not load_of(driver).busy
+
+
+def test_a_target_leaves_a_session_that_nobody_ends() -> None:
+    driver = target()
+    driver.notice("x~1~1", SessionPhase.STARTED, "x")
+    calm(driver, 59)
+    assert load_of(driver).busy
+    driver.now += 1.0
+    assert not load_of(driver).busy
+    assert driver.decisions("session-left")[0].session == "x~1~1"
+
+
+def test_nothing_is_known_about_an_edge_before_its_first_sample() -> None:
+    assert load_of(EdgeDriver()).state is LoadState.NOT_AVAILABLE
+
+
+# Markers
+
+
+def prepare(driver: EdgeDriver, asked: Subscription, marker: str | None) -> list[Action]:
+    return driver.tell(OutputPrepare(subscription=asked, marker=marker))
+
+
+def test_an_output_for_a_migration_is_ready_once_its_marker_is_bound() -> None:
+    driver = EdgeDriver()
+    key = "tidegate.marker.m1.*"
+    assert of(prepare(driver, subscription(), key), DeclareOutput)
+    actions = driver.give(OutputDeclared(subscription()))
+    assert of(actions, BindMarker) == [BindMarker("s", 0, key)]
+    assert not replies(actions, OutputReady)
+    # Asked again meanwhile: declared and bound again, answered together.
+    prepare(driver, subscription(), key)
+    assert not replies(driver.give(OutputDeclared(subscription())), OutputReady)
+    assert len(replies(driver.give(MarkerBound("s", 0, key)), OutputReady)) == 2
+
+
+def test_a_marker_is_bound_to_the_old_queue_on_request_and_taken_back_in_the_end() -> None:
+    driver = EdgeDriver("e", [subscription()])
+    request = b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*")
+    assert of(driver.tell(request), BindMarker)
+    assert driver.tell(request) == []
+    bound = replies(driver.give(MarkerBound("s", 0, request.key)), b.MarkerBound)
+    assert [answer.key for answer in bound] == [request.key] * 2
+    driver.now += 59.0
+    assert not of(driver.give(TimerFired("hello")), UnbindMarker)
+    driver.now += 1.0
+    assert of(driver.give(TimerFired("hello")), UnbindMarker) == [UnbindMarker("s", 0, request.key)]
+
+
+def test_a_marker_that_cannot_be_bound_is_refused() -> None:
+    driver = EdgeDriver("e", [subscription()])
+    unknown = b.MarkerBind(subscriber="x", number=0, key="tidegate.marker.m1.*")
+    assert replies(driver.tell(unknown), Refusal)[0].reason is RefusalReason.UNKNOWN
+    request = b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*")
+    (bind,) = of(driver.tell(request), BindMarker)
+    assert replies(driver.give(ActionFailed(bind, "no queue")), Refusal)[0].reason is RefusalReason.FAILED
+    driver.tell(request)
+    driver.tell(OutputRemove(subscriber="s", number=0))
+    gone = driver.give(OutputDeleted("s", 0))
+    assert replies(gone, Refusal)[0].reason is RefusalReason.UNKNOWN
+
+
+def test_a_queue_in_migration_is_not_judged_until_its_session_ended() -> None:
+    driver = EdgeDriver("e", [subscription()], balancing=replace(AT_ONCE, slow_subscriber_samples_needed=99))
+    driver.tell(b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*"))
+    driver.notice("x~1~1", SessionPhase.STARTED, "x")
+    deep = SubscriptionSample("out.s.0", "a", 100, 100, 500, 0, 0.0, 100)
+    for _ in range(3):
+        driver.sample([deep])
+    assert driver.agent.detector.assessment.migrating == 1
+    assert driver.agent.detector.assessment.state is LoadState.LOW
+    assert driver.agent.detector.broker.capacity.uplink_bytes_per_s is None
+    driver.notice("x~1~1", SessionPhase.ENDED, "x")
+    driver.sample([deep])
+    assert driver.agent.detector.assessment.state is LoadState.OVERLOAD

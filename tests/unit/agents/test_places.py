@@ -1,0 +1,276 @@
+"""Subscriptions in two places, and what waits on an edge that was away."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.support.agents_driver import subscribe
+from tests.support.head_cluster import Cluster
+from tests.unit.agents.test_migrations import moving, restarted
+from tidegate_agents.machine import ActionFailed, ReplyReceived, Undeliverable
+from tidegate_agents.places import ORDERS_MAX
+from tidegate_protocol.balancing import (
+    CollectOrder,
+    MarkerBind,
+    MigrationAck,
+    MigrationReport,
+    MigrationStage,
+    PlaceReply,
+    PlaceRequest,
+    PlannedMove,
+)
+from tidegate_protocol.messages import (
+    ControlMessage,
+    OutputRemove,
+    Refusal,
+    RefusalReason,
+    SubscribeReply,
+    UnsubscribeRequest,
+)
+
+STAYED, ORDERED, UNKNOWN = MigrationStage.STAYED, MigrationStage.ORDERED, MigrationStage.UNKNOWN
+
+
+def tell_place(cluster: Cluster, edge: str | None, number: int | None, migration: str | None = None) -> None:
+    request = cluster.last_order(PlaceRequest)
+    assert request.request_id is not None
+    reply = PlaceReply(subscriber="s", pattern="a", edge=edge, number=number, migration=migration)
+    cluster.run(ReplyReceived(request.request_id, reply))
+
+
+@pytest.mark.parametrize(("used", "other"), [(("e1", 0), ("e2", 1)), (("e2", 1), ("e1", 0))])
+def test_a_client_found_twice_is_asked_and_the_other_place_collected_before_it_goes(
+    used: tuple[str, int], other: tuple[str, int]
+) -> None:
+    cluster = restarted()
+    cluster.period()
+    assert cluster.ordered(PlaceRequest) == [PlaceRequest(subscriber="s", pattern="a")]
+    tell_place(cluster, *used)
+    cluster.period()
+    (order,) = cluster.ordered(CollectOrder)
+    assert (order.edge, order.number, order.heads) == (*other, ("h",))
+    assert [marker.targets for marker in cluster.markers] == [(other[0],)]
+    assert cluster.removed == []
+    cluster.report(order, STAYED)
+    assert cluster.replies[-1] == MigrationAck(migration=order.migration)
+    assert cluster.places("s") == [used]
+    assert cluster.grant("s").edge == used[0]
+
+
+@pytest.mark.parametrize("answer", ["silence", "undeliverable", "nowhere", "migrating", "refusal", "elsewhere"])
+def test_an_answer_that_settles_nothing_leads_to_another_question_later(answer: str) -> None:
+    cluster = restarted()
+    asked = []
+    for _ in range(60):
+        cluster.period()
+        if len(cluster.ordered(PlaceRequest)) == len(asked):
+            continue
+        asked.append(cluster.now)
+        request_id = cluster.last_order(PlaceRequest).request_id
+        assert request_id is not None
+        if answer == "silence":
+            cluster.fire("place s a")
+        elif answer == "undeliverable":
+            cluster.run(Undeliverable(request_id))
+        elif answer == "refusal":
+            cluster.run(ReplyReceived(request_id, Refusal(reason=RefusalReason.UNKNOWN, message="who?")))
+        elif answer == "migrating":
+            tell_place(cluster, "e1", 0, "h~6~m1")
+        elif answer == "elsewhere":
+            tell_place(cluster, "e9", 0)
+        else:
+            tell_place(cluster, None, None)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert len(pauses) >= 3
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > pauses[0]
+    assert cluster.removed == []
+    assert cluster.ordered(CollectOrder) == []
+
+
+def test_nobody_is_asked_about_what_a_migration_explains() -> None:
+    cluster = Cluster("e1", "e2")
+    moving(cluster, "s")
+    for _ in range(5):
+        cluster.period()
+    assert cluster.ordered(PlaceRequest) == []
+
+
+# Edges that were away
+
+
+def unreachable(cluster: Cluster, edge: str) -> ControlMessage:
+    cluster.ask(subscribe("s").model_copy(update={"unreachable": edge}))
+    return cluster.replies[-1]
+
+
+def away(cluster: Cluster, *edges: str) -> None:
+    for _ in range(10):
+        cluster.period(1.0, *edges)
+
+
+def test_a_client_keeps_its_place_while_its_edge_is_silent_for_a_short_time() -> None:
+    cluster = Cluster("e1", "e2")
+    assert cluster.grant("s").edge == "e1"
+    for _ in range(5):
+        cluster.period(1.0, "e1")
+    cluster.mute = set()
+    reply = unreachable(cluster, "e1")
+    assert isinstance(reply, SubscribeReply)
+    assert reply.edge == "e1"
+
+
+def test_a_client_that_can_reach_its_silent_edge_stays_there() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    away(cluster, "e1")
+    assert cluster.grant("s").edge == "e1"
+
+
+def abandoned() -> Cluster:
+    """A cluster whose edge e1 is away, and whose client lives on e2 by now."""
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    away(cluster, "e1")
+    reply = unreachable(cluster, "e1")
+    assert isinstance(reply, SubscribeReply)
+    assert (reply.edge, reply.subscription.number) == ("e2", 1)
+    return cluster
+
+
+def test_a_client_of_an_edge_that_is_away_gets_another_place_and_fetches_the_rest_later() -> None:
+    cluster = abandoned()
+    assert cluster.grant("s").edge == "e2", "asked again it is the same"
+    cluster.period(1.0, "e1")
+    assert cluster.ordered(CollectOrder) == []
+    assert cluster.ordered(PlaceRequest) == [], "there is no doubt where it is"
+    cluster.period()
+    (order,) = cluster.ordered(CollectOrder)
+    assert (order.edge, order.number, order.url) == ("e1", 0, "amqp://e1:1")
+    cluster.report(order, ORDERED, cluster.last_order(CollectOrder))
+    assert cluster.removed == []
+    cluster.report(order, STAYED)
+    assert cluster.places("s") == [("e2", 1)]
+
+
+def test_without_another_edge_a_client_is_told_to_ask_again_and_keeps_its_place() -> None:
+    cluster = Cluster("e1")
+    cluster.grant("s")
+    away(cluster, "e1")
+    assert isinstance(unreachable(cluster, "e1"), Refusal)
+    cluster.period()
+    assert cluster.grant("s").subscription.number == 0
+    assert cluster.ordered(CollectOrder) == []
+
+
+@pytest.mark.parametrize("failure", ["silence", "slow", "undeliverable", "refusal", "unknown", "bind", "marker"])
+def test_nothing_is_removed_uncollected_and_orders_are_bounded(failure: str) -> None:
+    cluster = abandoned()
+    if failure == "bind":
+        cluster.mute = {MarkerBind}
+    seen = 0
+    for _ in range(200):
+        cluster.period(5.0)
+        collections = [f"h~7~c{number}" for number in range(1, 20)]
+        if failure == "bind":
+            for name in collections:
+                cluster.fire(f"marker {name}")
+        if len(cluster.ordered(CollectOrder)) == seen:
+            continue
+        seen = len(cluster.ordered(CollectOrder))
+        order, request = cluster.ordered(CollectOrder)[-1], cluster.last_order(CollectOrder)
+        assert request.request_id is not None
+        if failure == "undeliverable":
+            cluster.run(Undeliverable(request.request_id))
+        elif failure == "refusal":
+            refusal = Refusal(reason=RefusalReason.CONFLICT, message="another one")
+            cluster.run(ReplyReceived(request.request_id, refusal))
+        elif failure == "unknown":
+            cluster.ask(report_unknown(order))
+        elif failure == "marker":
+            cluster.run(ActionFailed(cluster.markers[-1], "no"))
+        elif failure == "slow":
+            cluster.report(order, ORDERED, request)
+            cluster.fire(f"collect {order.migration}")
+        else:
+            for _ in range(5):
+                cluster.fire(f"collect {order.migration}")
+    started = {order.migration for order in cluster.ordered(CollectOrder)}
+    assert len(started) == (0 if failure == "bind" else ORDERS_MAX)
+    assert cluster.removed == []
+    assert cluster.places("s") == [("e1", 0), ("e2", 1)]
+
+
+def report_unknown(order: CollectOrder) -> ControlMessage:
+    return MigrationReport(
+        migration=order.migration, subscriber="s", stage=UNKNOWN, pattern="a", edge="e2", number=1, reason="too slow"
+    )
+
+
+def test_a_client_that_lives_where_it_was_to_collect_from_is_believed() -> None:
+    cluster = abandoned()
+    cluster.period()
+    order = cluster.ordered(CollectOrder)[-1]
+    cluster.report(order, UNKNOWN)
+    assert cluster.grant("s").edge == "e1"
+    assert cluster.removed == []
+    cluster.period()
+    assert (cluster.ordered(CollectOrder)[-1].edge, cluster.places("s")) == ("e2", [("e1", 0), ("e2", 1)])
+
+
+def test_unsubscribing_removes_abandoned_places_too_even_of_an_edge_that_is_away() -> None:
+    cluster = abandoned()
+    cluster.mute = {OutputRemove}
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=1))
+    for _ in range(3):
+        cluster.fire("remove e1 s 0", 2.0)
+    cluster.mute = set()
+    cluster.fire("remove e2 s 1", 2.0)
+    cluster.period()
+    assert cluster.places("s") == []
+    assert cluster.ordered(CollectOrder) == []
+
+
+def test_a_place_found_on_an_edge_that_nobody_expected_is_collected_not_removed() -> None:
+    """The head was restarted and has granted another place before the edge was heard of."""
+    first = Cluster("e1")
+    first.grant("s")
+    cluster = Cluster("e2")
+    cluster.now += 10.0
+    cluster.greet("e2")
+    assert cluster.grant("s").edge == "e2"
+    cluster.outputs["e1"] = first.outputs["e1"]
+    cluster.greet("e1")
+    cluster.period()
+    (order,) = cluster.ordered(CollectOrder)
+    assert order.edge == "e1"
+    assert cluster.removed == []
+
+
+def test_nobody_goes_to_another_cluster_before_it_has_collected() -> None:
+    """Only its own head can have a client collect; one that belongs to another head would never be told."""
+    cluster = abandoned()
+    ((edge, number),) = [place for place in cluster.places("s") if place[0] != "e1"]
+    context, migrations = cluster.agent._context, cluster.agent._migrations
+    subscription = context.registry.get(edge, ("s", number))
+    assert subscription is not None
+
+    def move(target_head: str) -> str | None:
+        load = PlannedMove(subscriber="s", number=number, target="e9")
+        return migrations.start("x", edge, subscription, "e9", target_head, load, lambda move, moved, why: None)
+
+    assert move("another") is None
+    context.abandoned.clear()
+    assert move("another") is not None
+
+
+def test_a_client_that_collects_slowly_may_go_on() -> None:
+    cluster = abandoned()
+    for _ in range(3 * ORDERS_MAX):
+        cluster.period(6.0)
+        order = cluster.ordered(CollectOrder)[-1]
+        cluster.report(order, MigrationStage.ATTACHED)
+        cluster.fire(f"collect {order.migration}")
+    assert len({order.migration for order in cluster.ordered(CollectOrder)}) == 3 * ORDERS_MAX

@@ -1,0 +1,287 @@
+"""Sessions at a head: who may take part, what candidates look like, what becomes of a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.head_cluster import Cluster, load, move
+from tidegate_agents.machine import StopRequested
+from tidegate_agents.sessions import Sessions
+from tidegate_protocol.balancing import (
+    BalanceAccepted,
+    BalanceCandidates,
+    BalanceRequest,
+    Candidate,
+    DrainRequest,
+    LoadRequest,
+    MigrateCancel,
+    MigrateOrder,
+    MigrationStage,
+    SessionPhase,
+)
+from tidegate_protocol.messages import ControlMessage, LoadState, Refusal, RefusalReason
+
+MOVED, STAYED = MigrationStage.MOVED, MigrationStage.STAYED
+
+
+def offered(answer: ControlMessage) -> list[str]:
+    assert isinstance(answer, BalanceCandidates), answer
+    return [candidate.load.broker for candidate in answer.candidates]
+
+
+def refused(answer: ControlMessage) -> RefusalReason:
+    assert isinstance(answer, Refusal), answer
+    return answer.reason
+
+
+def notices(cluster: Cluster, phase: SessionPhase) -> list[tuple[str, str]]:
+    return [(edge, notice.session) for edge, notice in cluster.notices if notice.phase is phase]
+
+
+def test_candidates_tell_their_load_and_what_they_carry_already() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.loads["e2"] = load("e2", offered=500.0)
+    cluster.loads["e3"] = load("e3", LoadState.HIGH)
+    cluster.grant("s", "b")  # on e1
+    cluster.grant("s", "c")
+    answer = cluster.balance("e1~1~1", "e2", "e3", "e9")
+    assert offered(answer) == ["e2"]
+    assert isinstance(answer, BalanceCandidates)
+    assert (answer.candidates[0].cluster, answer.candidates[0].head) == ("c", "h")
+    assert answer.candidates[0].load.bytes_offered_per_s == 500.0
+    (decision,) = [d for d in cluster.agent.story if d.kind == "session-candidates"]
+    assert decision.rejected == {"e3": "its load is HIGH", "e9": "not alive"}
+
+
+def test_patterns_that_a_candidate_carries_are_named() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s", "a")
+    begin_move(cluster, "s")
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    cluster.now += 100.0
+    cluster.period()
+    answer = cluster.balance("e1~1~2", "e2")
+    assert isinstance(answer, BalanceCandidates)
+    assert answer.candidates[0].patterns == ("a",)
+
+
+def begin_move(cluster: Cluster, *subscribers: str, session: str = "e1~1~1") -> BalanceAccepted:
+    cluster.balance(session, "e2")
+    answer = cluster.plan(session, *(move(name) for name in subscribers))
+    assert isinstance(answer, BalanceAccepted)
+    return answer
+
+
+def test_a_candidate_that_is_busy_silent_or_away_is_left_out() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.loads["e2"] = load("e2", busy=True)
+    assert offered(cluster.balance("e1~1~1", "e2", "e3")) == ["e3"]
+    cluster.mute = {LoadRequest}
+    cluster.replies.clear()
+    cluster.ask(BalanceRequest(session="e1~1~2", edge="e1", metric="uplink", reason="full", candidates=("e2",)))
+    assert cluster.replies == []
+    cluster.fire("session e1~1~2", 2.0)
+    assert offered(cluster.replies[-1]) == []
+
+
+def test_with_nobody_to_ask_the_answer_comes_at_once() -> None:
+    assert offered(Cluster("e1").balance("e1~1~1")) == []
+
+
+def test_repeated_messages_get_the_same_answers() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    first = cluster.balance("e1~1~1", "e2")
+    assert cluster.balance("e1~1~1", "e2") == first
+    accepted = cluster.plan("e1~1~1", move("s"))
+    assert accepted == BalanceAccepted(session="e1~1~1", moves=1)
+    assert cluster.plan("e1~1~1", move("s")) == accepted
+    assert cluster.balance("e1~1~1", "e2") == first
+    assert len(cluster.ordered(MigrateOrder)) == 1
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    assert cluster.plan("e1~1~1", move("s")) == accepted, "also after the end"
+    assert refused(cluster.balance("e1~1~1", "e2")) is RefusalReason.UNKNOWN
+    assert refused(cluster.plan("e1~1~99", move("s"))) is RefusalReason.UNKNOWN
+
+
+def test_a_broker_is_in_one_session_at_a_time() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    cluster.balance("e1~1~1", "e2")
+    assert offered(cluster.balance("e3~1~1", "e1", "e2", source="e3")) == [], "both are in a session"
+    assert refused(cluster.balance("e2~1~1", "e3", source="e2")) is RefusalReason.CONFLICT
+    cluster.plan("e1~1~1", move("s"))
+    assert refused(cluster.balance("e1~1~2", "e3")) is RefusalReason.CONFLICT
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    assert refused(cluster.balance("e2~1~2", "e3", source="e2")) is RefusalReason.CONFLICT, "it stabilizes"
+    cluster.now += 2.0
+    cluster.period(0.0)
+    assert offered(cluster.balance("e2~1~3", "e1", source="e2")) == ["e1"]
+
+
+def test_candidates_that_are_no_targets_are_free_again() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    cluster.balance("e1~1~1", "e2", "e3")
+    cluster.plan("e1~1~1", move("s"))
+    assert notices(cluster, SessionPhase.STARTED) == [("e1", "e1~1~1"), ("e2", "e1~1~1")]
+    assert offered(cluster.balance("e3~1~1", source="e3")) == []
+
+
+def test_a_source_that_asks_anew_has_given_up_what_it_asked_before() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.balance("e1~1~1", "e2")
+    assert offered(cluster.balance("e1~2~1", "e2")) == ["e2"]
+    assert "e1~1~1" in {s: e for e, s in notices(cluster, SessionPhase.ENDED)}
+
+
+def test_a_plan_that_never_comes_ends_the_session() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.balance("e1~1~1", "e2")
+    cluster.fire("session e1~1~1", 5.0)
+    assert cluster.decisions("session-ended") == ["no plan came in time"]
+    assert offered(cluster.balance("e2~1~1", "e1", source="e2")) == ["e1"]
+
+
+def test_an_empty_plan_ends_the_session_and_nobody_rests() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.balance("e1~1~1", "e2")
+    assert cluster.plan("e1~1~1") == BalanceAccepted(session="e1~1~1", moves=0)
+    assert notices(cluster, SessionPhase.ENDED) == [("e1", "e1~1~1")]
+    assert offered(cluster.balance("e1~1~2", "e2")) == ["e2"]
+
+
+def test_promises_of_running_migrations_count_as_present_and_for_a_while_after() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    # e2 is a target now; once it may be a candidate again, what it was promised is still not in its samples.
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    context = cluster.agent._context
+    assert context.promises.added_to(load("e2"), cluster.now + 1.9).bytes_offered_per_s == 10.0
+    assert context.promises.added_to(load("e2"), cluster.now + 2.0).bytes_offered_per_s == 0.0
+
+
+def test_a_promise_that_comes_to_nothing_is_dropped_at_once() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    promised = cluster.agent._context.promises.added_to(load("e2"), cluster.now)
+    assert (promised.bytes_in_per_s, promised.bytes_offered_per_s, promised.messages_in_per_s) == (10.0, 10.0, 1.0)
+    cluster.report(cluster.ordered(MigrateOrder)[0], STAYED)
+    assert offered_load(cluster.balance("e3~1~1", "e2", source="e3")) == 0.0
+
+
+def offered_load(answer: ControlMessage) -> float:
+    assert isinstance(answer, BalanceCandidates)
+    return answer.candidates[0].load.bytes_offered_per_s
+
+
+def test_a_client_that_moved_rests_and_is_not_moved_whatever_a_plan_says() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    cluster.period(3.0)
+    answer = cluster.balance("e2~1~1", "e1", "e3", source="e2")
+    assert isinstance(answer, BalanceCandidates)
+    assert answer.resting == ("out.s.1",)
+    plan = cluster.plan("e2~1~1", move("s", 1, "e1"), move("s", 1, "e3"), source="e2")
+    assert plan == BalanceAccepted(session="e2~1~1", moves=0)
+    cluster.period(58.0)
+    answer = cluster.balance("e2~1~2", "e1", "e3", source="e2")
+    assert isinstance(answer, BalanceCandidates)
+    assert answer.resting == ()
+
+
+@pytest.mark.parametrize(
+    ("planned", "why"),
+    [
+        (move("nobody"), "not on the source"),
+        (move("s", 5), "not on the source"),
+        (move("s", 0, "e3"), "not a candidate"),
+        (move("s", 0, "e1"), "not a candidate"),
+    ],
+)
+def test_a_move_that_can_not_be_is_refused_and_the_others_go_on(planned: object, why: str) -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    cluster.grant("t")
+    cluster.balance("e1~1~1", "e2")
+    assert cluster.plan("e1~1~1", planned, move("t")) == BalanceAccepted(session="e1~1~1", moves=1)  # type: ignore[arg-type]
+    (decision,) = [d for d in cluster.agent.story if d.kind == "session-plan"]
+    assert list(decision.rejected.values()) == [why]
+
+
+def test_the_same_client_twice_in_a_plan_moves_once() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    cluster.balance("e1~1~1", "e2")
+    assert cluster.plan("e1~1~1", move("s"), move("s")) == BalanceAccepted(session="e1~1~1", moves=1)
+
+
+def test_a_session_ends_in_time_whatever_its_migrations_do() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    cluster.fire("session e1~1~1", 60.0)
+    ((_, notice), _) = cluster.notices[-2:]
+    assert (notice.phase, notice.moved, notice.failed) == (SessionPhase.ENDED, 0, 1)
+    assert notice.duration_us == 60_000_000
+    assert len(cluster.ordered(MigrateCancel)) == 1
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    assert cluster.places("s") == [("e2", 1)], "a client that did move is not called back"
+
+
+@pytest.mark.parametrize("state", ["stopping", "draining", "unknown"])
+def test_a_source_that_can_not_have_a_session_is_told_so(state: str) -> None:
+    cluster = Cluster("e1", "e2")
+    if state == "stopping":
+        cluster.run(StopRequested())
+    elif state == "draining":
+        cluster.ask(DrainRequest(edge="e1"))
+    source = "e7" if state == "unknown" else "e1"
+    expected = RefusalReason.CONFLICT if state == "draining" else RefusalReason.NOT_READY
+    assert refused(cluster.balance("x~1~1", "e2", source=source)) is expected
+
+
+class Asked:
+    """Another cluster that is asked."""
+
+    def __init__(self) -> None:
+        self.sessions: list[str] = []
+
+    def ask(self, session: str, request: BalanceRequest) -> None:
+        self.sessions.append(session)
+
+
+def sessions_of(cluster: Cluster) -> Sessions:
+    return cluster.agent._sessions
+
+
+def test_other_clusters_are_asked_where_this_one_has_no_room() -> None:
+    cluster = Cluster("e1", "e2")
+    remote = Asked()
+    sessions_of(cluster).use_remote(remote)
+    assert offered(cluster.balance("e1~1~1")) == []
+    assert remote.sessions == []
+    cluster.replies.clear()
+    request = BalanceRequest(session="e1~1~1", edge="e1", metric="uplink", reason="full", remote=True)
+    cluster.ask(request)
+    assert (remote.sessions, cluster.replies) == (["e1~1~1"], [])
+    far = Candidate(cluster="d", head="g", load=load("f1"))
+    sessions_of(cluster).remote_answered("e1~1~1", (far,))
+    cluster.settle(cluster.agent._context.take_actions())
+    assert offered(cluster.replies[-1]) == ["f1"]
+    assert offered(cluster.balance("e1~1~1", remote=True)) == ["f1"], "asked again it is the same"
+
+
+def test_other_clusters_that_do_not_answer_are_not_waited_for() -> None:
+    cluster = Cluster("e1", "e2")
+    sessions_of(cluster).use_remote(Asked())
+    request = BalanceRequest(
+        session="e1~1~1", edge="e1", metric="uplink", reason="full", candidates=("e2",), remote=True
+    )
+    cluster.ask(request)
+    cluster.fire("session e1~1~1", 4.0)
+    assert offered(cluster.replies[-1]) == ["e2"]

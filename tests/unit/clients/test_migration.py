@@ -1,0 +1,554 @@
+"""The client's side of a migration, step by step: what it answers and holds, when it switches, how it goes back."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from tidegate._attachment import SubscriptionTimes
+from tidegate._delivery import Deduplicator
+from tidegate._migration import Admission, SubscriptionMachine
+from tidegate._moves import (
+    Answer,
+    Answered,
+    Attach,
+    Attached,
+    AttachmentLost,
+    CancelTimer,
+    ChangeHead,
+    Closed,
+    Detach,
+    Detached,
+    LeaveHead,
+    MarkerArrived,
+    Opened,
+    Ordered,
+    Release,
+    Request,
+    SetTimer,
+    SubscriptionAction,
+    SubscriptionEvent,
+    TellRefusal,
+    TimerFired,
+    parse_marker,
+)
+from tidegate._reports import ATTEMPTS_MAX, OUTCOMES_MAX
+from tidegate_protocol.balancing import (
+    CollectOrder,
+    MigrateCancel,
+    MigrateOrder,
+    MigrationAck,
+    MigrationReport,
+    MigrationStage,
+    PlaceReply,
+    PlaceRequest,
+)
+from tidegate_protocol.messages import ControlMessage, Refusal, SubscribeReply, SubscribeRequest, Subscription
+from tidegate_protocol.names import marker_key
+from tidegate_protocol.parts import RefusalReason
+
+STAYED, MOVED, UNKNOWN = MigrationStage.STAYED, MigrationStage.MOVED, MigrationStage.UNKNOWN
+REQUEST = SubscribeRequest(subscriber="s1", pattern="t.#", deadline_us=1_000_000)
+Kind = TypeVar("Kind")
+
+
+def only(actions: list[SubscriptionAction], kind: type[Kind]) -> Kind:
+    found = [action for action in actions if isinstance(action, kind)]
+    assert len(found) == 1, actions
+    return found[0]
+
+
+def none_of(actions: list[SubscriptionAction], kind: type[Any]) -> bool:
+    return not any(isinstance(action, kind) for action in actions)
+
+
+def reported(actions: list[SubscriptionAction]) -> MigrationReport:
+    message = only(actions, Request).message
+    assert isinstance(message, MigrationReport)
+    return message
+
+
+def granted(edge: str = "b0", number: int = 0) -> SubscribeReply:
+    subscription = Subscription(subscriber="s1", number=number, pattern="t.#", deadline_us=1, expires_s=600)
+    return SubscribeReply(subscription=subscription, edge=edge, url=f"amqp://{edge}", queue=f"out.s1.{number}")
+
+
+def order(n: int = 1, **changes: Any) -> MigrateOrder:
+    fields: dict[str, Any] = {
+        "migration": f"h0~1~m{n}",
+        "subscriber": "s1",
+        "pattern": "t.#",
+        "edge_from": "b0",
+        "number_from": 0,
+        "edge": "b1",
+        "number": n,
+        "url": "amqp://b1",
+        "queue": f"out.s1.{n}",
+        "head": "h0",
+        "heads": ("h0",),
+        "timeout_us": 5_000_000,
+    }
+    return MigrateOrder(**fields | changes)
+
+
+def cancel(n: int = 1) -> MigrateCancel:
+    return MigrateCancel(migration=f"h0~1~m{n}", subscriber="s1", pattern="t.#")
+
+
+def collect(n: int = 7, edge: str = "b9", number: int = 5) -> CollectOrder:
+    return CollectOrder(
+        migration=f"h0~1~m{n}",
+        subscriber="s1",
+        pattern="t.#",
+        edge=edge,
+        number=number,
+        url=f"amqp://{edge}",
+        queue=f"out.s1.{number}",
+        heads=("h0",),
+        timeout_us=9_000_000,
+    )
+
+
+class Client:
+    """A machine with its deduplicator, at rest on b0."""
+
+    def __init__(self, prefetch: int = 100, linger_s: float = 0.0) -> None:
+        self.now = 0.0
+        self.deduplicator = Deduplicator(100)
+        times = SubscriptionTimes(linger_s=linger_s)
+        self.machine = SubscriptionMachine(REQUEST, prefetch, self.deduplicator.expected, times)
+        asked = only(self.do(Opened()), Request)
+        self.old = only(self.do(Answered(asked.key, granted())), Attach).slot
+        self.do(Attached(self.old))
+        assert self.machine.at_rest
+
+    def do(self, event: SubscriptionEvent, after_s: float = 0.0) -> list[SubscriptionAction]:
+        self.now += after_s
+        actions = self.machine.handle(event, self.now)
+        self.machine.validate()
+        return actions
+
+    def ask(self, message: ControlMessage) -> tuple[Any, list[SubscriptionAction]]:
+        actions = self.do(Ordered(message, "head"))
+        return only(actions, Answer).message, actions
+
+    def begin(self, **changes: Any) -> int:
+        """Order a migration and attach to the new queue; returns its slot."""
+        answer, actions = self.ask(order(**changes))
+        assert answer.stage is MigrationStage.ORDERED
+        slot = only(actions, Attach).slot
+        report = self.do(Attached(slot))
+        assert reported(report).stage is MigrationStage.ATTACHED
+        self.do(Answered(only(report, Request).key, MigrationAck(migration="h0~1~m1")))
+        return slot
+
+    def deliver(self, slot: int, message_id: str) -> tuple[Admission, list[SubscriptionAction]]:
+        admission = self.machine.admit(slot, message_id, message_id)
+        if admission in (Admission.PASS, Admission.WATCHED, Admission.COLLECTED):
+            self.deduplicator.judge(message_id, self.now)
+        actions = self.machine.progress(self.now) if admission is not Admission.PASS else []
+        self.machine.validate()
+        return admission, actions
+
+    def mark(self, slot: int, head: str = "h0", n: int = 1) -> list[SubscriptionAction]:
+        return self.do(MarkerArrived(slot, marker_key(f"h0~1~m{n}", head)))
+
+
+def test_markers_are_told_from_messages() -> None:
+    assert parse_marker(marker_key("h0~1~m1", "h2")) == ("h0~1~m1", "h2")
+    assert parse_marker("t.x") is None
+    assert parse_marker("tidegate.marker.x") is None
+
+
+def test_the_deduplicator_says_what_it_expects() -> None:
+    deduplicator = Deduplicator(10)
+    assert deduplicator.expected("p~1:t") is None
+    for sequence in (4, 7, 5):
+        deduplicator.judge(f"p~1:t:{sequence}", 0.0)
+    assert deduplicator.expected("p~1:t") == 8
+
+
+def test_a_migration_holds_switches_releases_and_reports() -> None:
+    client = Client()
+    new = client.begin()
+    assert client.deliver(client.old, "p~1:t:3")[0] is Admission.WATCHED
+    assert client.deliver(new, "p~1:t:4")[0] is Admission.HELD
+    assert client.mark(new) == []
+    actions = client.mark(client.old)
+    release = only(actions, Release)
+    assert [item.message_id for item in release.items] == ["p~1:t:4"]
+    assert only(actions, Detach).slot == client.old
+    # What was taken from the old queue may be unsettled still: the head hears of it when that is done.
+    assert none_of(actions, Request)
+    report = client.do(Detached(client.old))
+    assert reported(report).stage is MOVED
+    assert (reported(report).edge, reported(report).other_edge) == ("b1", "b0")
+    assert client.machine.admit(client.old, "p~1:t:9", None) is Admission.STRAY
+    assert client.machine.admit(new, "p~1:t:5", None) is Admission.PASS
+    again = client.do(TimerFired(only(report, SetTimer).name))
+    assert reported(again) == reported(report)
+    client.do(Answered(only(report, Request).key, MigrationAck(migration="h0~1~m1")))
+    assert client.do(TimerFired(only(report, SetTimer).name)) == []
+    assert client.machine.at_rest
+
+
+def test_the_switch_waits_for_what_was_enqueued_behind_the_marker() -> None:
+    client = Client()
+    new = client.begin()
+    client.deliver(client.old, "p~1:t:3")
+    client.deliver(new, "p~1:t:5")
+    client.mark(new)
+    assert client.mark(client.old) == []
+    _, actions = client.deliver(client.old, "p~1:t:4")
+    assert [item.message_id for item in only(actions, Release).items] == ["p~1:t:5"]
+
+
+def test_the_old_queue_goes_on_for_a_moment_for_the_sake_of_a_silent_publisher() -> None:
+    """Enqueued behind the marker, and nothing of its publisher comes through the new queue to show it."""
+    client = Client(linger_s=0.1)
+    new = client.begin()
+    client.deliver(client.old, "p~1:t:3")
+    client.mark(new)
+    assert only(client.mark(client.old), SetTimer).after_s == 0.1
+    admission, actions = client.deliver(client.old, "p~1:t:4")
+    assert admission is Admission.WATCHED
+    assert actions == []
+    assert only(client.do(TimerFired("linger"), after_s=0.1), Release).items == ()
+    assert client.deduplicator.expected("p~1:t") == 5
+
+
+def test_what_shows_up_while_it_lingers_is_waited_for() -> None:
+    client = Client(linger_s=0.1)
+    new = client.begin()
+    client.mark(new)
+    client.mark(client.old)
+    client.deliver(new, "p~1:t:5")
+    assert client.do(TimerFired("linger"), after_s=0.1) == []
+    _, actions = client.deliver(client.old, "p~1:t:5")
+    assert [item.message_id for item in only(actions, Release).items] == ["p~1:t:5"]
+
+
+def test_a_stream_that_was_never_seen_waits_for_the_old_queue_unless_it_begins() -> None:
+    client = Client()
+    new = client.begin()
+    client.deliver(new, "p~1:t:0")
+    client.deliver(new, "q~1:t:8")
+    client.mark(new)
+    assert client.mark(client.old) == []
+    _, actions = client.deliver(client.old, "q~1:t:8")
+    assert len(only(actions, Release).items) == 2
+
+
+def test_the_markers_of_all_heads_are_waited_for() -> None:
+    client = Client()
+    new = client.begin(heads=("h0", "h1"), head="h1", head_url="amqp://h1")
+    for slot, head in ((new, "h0"), (new, "h1"), (client.old, "h0")):
+        assert client.mark(slot, head) == []
+    # One of another migration, and one that came through the wrong queue, are none.
+    assert client.mark(client.old, "h1", n=2) == []
+    assert client.mark(new, "h1") == []
+    actions = client.mark(client.old, "h1")
+    assert only(actions, ChangeHead) == ChangeHead("h1", "amqp://h1")
+    report = client.do(Detached(client.old))
+    # The head that ordered it hears how it ended; then it is left.
+    assert only(report, Request).head_url == ""
+    assert only(client.do(Answered(only(report, Request).key, MigrationAck(migration="h0~1~m1"))), LeaveHead).url == ""
+    lost = client.do(AttachmentLost(new, gone=True))
+    assert only(lost, Request).head_url == "amqp://h1"
+
+
+def test_a_client_whose_move_was_given_up_by_its_old_head_goes_back_there() -> None:
+    """It moved to another cluster, nobody heard of it, and the old head had the new queue removed."""
+    client = Client()
+    new = client.begin(head="h1", head_url="amqp://h1")
+    client.mark(new)
+    client.mark(client.old)
+    report = client.do(Detached(client.old))
+    assert reported(report).stage is MOVED
+    lost = client.do(AttachmentLost(new, gone=True))
+    assert only(lost, Request).head_url == "", "the old head has kept the old queue"
+    assert only(lost, LeaveHead).url == "amqp://h1"
+    assert client.do(TimerFired(only(report, SetTimer).name)) == [], "the old head must not hear that it moved"
+    answer, _ = client.ask(MigrateCancel(migration="h0~1~m1", subscriber="s1", pattern="t.#"))
+    assert answer.stage is MigrationStage.UNKNOWN
+
+
+def test_messages_without_a_sequence_are_told_apart_by_the_marker() -> None:
+    client = Client()
+    new = client.begin()
+    client.machine.admit(new, None, "before")
+    client.mark(new)
+    client.machine.admit(new, None, "after")
+    release = only(client.mark(client.old), Release)
+    assert [item.payload for item in release.items] == ["after"]
+    assert [item.payload for item in release.surplus] == ["before"]
+
+
+@pytest.mark.parametrize("why", ["time-out", "cancel", "loss", "failed attach"])
+def test_every_failure_leads_back_and_is_said(why: str) -> None:
+    client = Client()
+    if why == "failed attach":
+        _, actions = client.ask(order())
+        new = only(actions, Attach).slot
+    else:
+        new = client.begin()
+        client.deliver(new, "p~1:t:4")
+    if why == "cancel":
+        answer, actions = client.ask(cancel())
+    else:
+        event = TimerFired("migration") if why == "time-out" else AttachmentLost(new, problem="cut")
+        actions = client.do(event)
+        answer = reported(actions)
+    assert (answer.stage, answer.edge, answer.other_edge, answer.other_number) == (STAYED, "b0", "b1", 1)
+    assert only(actions, Detach).slot == new
+    assert none_of(actions, Release)
+    assert client.machine.held_count == 0
+    assert client.machine.admit(new, "p~1:t:5", None) is Admission.STRAY
+    assert client.machine.admit(client.old, "p~1:t:5", None) is Admission.PASS
+    # The order comes again, and is answered without another attempt.
+    again, actions = client.ask(order())
+    assert again.stage is STAYED
+    assert none_of(actions, Attach)
+
+
+def test_the_old_attachment_is_made_again_and_the_migration_goes_on() -> None:
+    client = Client()
+    new = client.begin()
+    client.deliver(new, "p~1:t:1")
+    assert none_of(client.do(AttachmentLost(client.old)), Detach)
+    old = only(client.do(TimerFired("attach"), 0.1), Attach).slot
+    client.do(Attached(old))
+    assert client.machine.admit(client.old, "p~1:t:0", None) is Admission.STRAY
+    client.deliver(old, "p~1:t:0")
+    client.mark(new)
+    actions = client.mark(old)
+    assert only(actions, Detach).slot == old
+    assert client.machine.place is not None
+    assert client.machine.place.edge == "b1"
+
+
+def test_if_the_old_queue_is_gone_what_is_held_is_all_there_is() -> None:
+    client = Client()
+    new = client.begin()
+    client.deliver(new, "p~1:t:4")
+    actions = client.do(AttachmentLost(client.old, gone=True))
+    assert len(only(actions, Release).items) == 1
+    assert reported(actions).stage is MOVED
+
+
+def test_orders_are_answered_with_the_stage_the_outcome_or_a_refusal() -> None:
+    client = Client()
+    answer, actions = client.ask(order(1))
+    assert client.ask(order(1))[0].stage is MigrationStage.ORDERED
+    client.do(Attached(only(actions, Attach).slot))
+    assert client.ask(order(1))[0].stage is MigrationStage.ATTACHED
+    answer, actions = client.ask(order(2))
+    assert (answer.stage, answer.edge, answer.other_number) == (STAYED, "b0", 2)
+    assert none_of(actions, Attach)
+    answer, _ = client.ask(PlaceRequest(subscriber="s1", pattern="t.#"))
+    assert answer == PlaceReply(subscriber="s1", pattern="t.#", edge="b0", number=0, migration="h0~1~m1")
+    client.ask(cancel(1))
+    # What was declined stays declined although there is room now.
+    assert client.ask(order(2))[0].stage is STAYED
+    answer, actions = client.ask(order(3, edge_from="b5"))
+    assert (answer.stage, answer.edge) == (STAYED, "b0")
+    assert none_of(actions, Attach)
+    answer, _ = client.ask(order(4, edge_from="b5", edge="b0", number=0))
+    assert answer.stage is MOVED
+    answer, _ = client.ask(cancel(5))
+    assert (answer.stage, answer.edge) == (UNKNOWN, "b0")
+    answer, actions = client.ask(order(5))
+    assert (answer.stage, answer.other_edge) == (STAYED, "b1")
+    assert none_of(actions, Attach)
+    answer, _ = client.ask(order(6, subscriber="s2"))
+    assert answer.reason is RefusalReason.UNKNOWN
+
+
+def test_outcomes_are_remembered_up_to_a_bound() -> None:
+    client = Client()
+    for n in range(1, OUTCOMES_MAX + 2):
+        client.ask(cancel(n))
+    assert client.ask(order(2))[0].stage is STAYED
+    assert client.ask(order(1))[0].stage is MigrationStage.ORDERED
+
+
+def test_before_the_first_grant_nothing_is_said_about_places() -> None:
+    machine = SubscriptionMachine(REQUEST, 10, Deduplicator(10).expected)
+    asked = only(machine.handle(Opened(), 0.0), Request)
+    for message in (order(), cancel(), collect(), PlaceRequest(subscriber="s1", pattern="t.#")):
+        answer = only(machine.handle(Ordered(message, "head"), 0.0), Answer).message
+        assert isinstance(answer, Refusal)
+        assert answer.retry_after_s is not None
+    again = only(machine.handle(TimerFired("ask"), 1.0), Request)
+    assert again == asked
+    refusal = Refusal(reason=RefusalReason.INVALID, message="no")
+    assert only(machine.handle(Answered(asked.key, refusal), 1.0), TellRefusal).refusal == refusal
+    later = Refusal(reason=RefusalReason.NO_EDGE, message="soon", retry_after_s=3.0)
+    assert only(machine.handle(Answered(asked.key, later), 1.0), SetTimer) == SetTimer("ask", 3.0)
+    machine.validate()
+
+
+def test_a_report_is_given_up_after_a_bounded_number_of_attempts() -> None:
+    client = Client()
+    client.begin()
+    actions = client.do(TimerFired("migration"))
+    key, sent = only(actions, Request).key, 1
+    while not none_of(actions := client.do(TimerFired(key), 5.0), Request):
+        sent += 1
+    assert sent == ATTEMPTS_MAX
+    assert client.machine.at_rest
+
+
+def test_a_late_ack_of_attached_does_not_count_for_moved() -> None:
+    client = Client()
+    _, actions = client.ask(order())
+    new = only(actions, Attach).slot
+    attached = only(client.do(Attached(new)), Request)
+    client.mark(new)
+    client.mark(client.old)
+    moved = client.do(Detached(client.old))
+    client.do(Answered(attached.key, MigrationAck(migration="h0~1~m1")))
+    assert reported(client.do(TimerFired(only(moved, SetTimer).name))).stage is MOVED
+
+
+def test_the_report_does_not_wait_forever_for_unsettled_messages() -> None:
+    client = Client()
+    new = client.begin()
+    client.mark(new)
+    timer = [action for action in client.mark(client.old) if isinstance(action, SetTimer)][-1]
+    assert reported(client.do(TimerFired(timer.name))).stage is MOVED
+    assert none_of(client.do(Detached(client.old)), Request)
+
+
+def test_more_than_the_prefetch_is_not_held() -> None:
+    client = Client(prefetch=3)
+    new = client.begin()
+    for n in range(3):
+        assert client.deliver(new, f"p~1:t:{n}") == (Admission.HELD, [])
+    _, actions = client.deliver(new, "p~1:t:3")
+    assert reported(actions).stage is STAYED
+
+
+def test_a_place_that_can_not_be_reached_is_reported_and_left() -> None:
+    client = Client()
+    slot, asked = client.old, None
+    for _ in range(20):
+        actions = client.do(AttachmentLost(slot))
+        asked = next((action for action in actions if isinstance(action, Request)), None)
+        if asked is not None:
+            break
+        slot = only(client.do(TimerFired("attach"), only(actions, SetTimer).after_s), Attach).slot
+    assert asked is not None
+    assert isinstance(asked.message, SubscribeRequest)
+    assert asked.message.unreachable == "b0"
+    assert client.now >= SubscriptionTimes().unreachable_s
+    # It comes back, but the head has decided by then; a question that was asked is followed to its answer.
+    slot = only(client.do(TimerFired("attach"), 5.0), Attach).slot
+    client.do(Attached(slot))
+    repeated = only(client.do(TimerFired("ask")), Request)
+    assert isinstance(repeated.message, SubscribeRequest)
+    assert repeated.message.unreachable is None
+    actions = client.do(Answered(asked.key, granted("b2", 9)))
+    assert only(actions, Detach).slot == slot
+    assert only(actions, Attach).place.edge == "b2"
+    assert client.do(Answered(asked.key, granted("b3", 11))) == []
+
+
+def test_a_queue_lost_after_the_move_is_asked_for_and_old_reports_are_forgotten() -> None:
+    client = Client()
+    new = client.begin()
+    client.mark(new)
+    client.mark(client.old)
+    report = client.do(Detached(client.old))
+    asked = only(client.do(AttachmentLost(new, gone=True)), Request)
+    # The head has not heard that we moved, so the old queue is still there, with everything in it.
+    actions = client.do(Answered(asked.key, granted("b0", 0)))
+    assert only(actions, Attach).place.edge == "b0"
+    assert client.do(TimerFired(only(report, SetTimer).name)) == []
+    answer, _ = client.ask(cancel())
+    assert (answer.stage, answer.edge, answer.other_edge) == (STAYED, "b0", "b1")
+
+
+def test_a_head_that_forgot_the_migration_does_not_end_it() -> None:
+    client = Client()
+    client.begin()
+    for _ in range(2):
+        actions = client.do(AttachmentLost(client.old), 6.0)
+        client.old = only(client.do(TimerFired("attach")), Attach).slot
+    asked = only(actions, Request)
+    assert none_of(client.do(Answered(asked.key, granted("b1", 1))), Detach)
+    assert client.machine.migrating
+    actions = client.do(TimerFired("migration"))
+    assert sum(isinstance(action, Request) and action.key.startswith("subscribe") for action in actions) == 1
+
+
+def test_what_waited_on_another_edge_is_collected_and_then_given_up() -> None:
+    client = Client()
+    answer, actions = client.ask(collect())
+    assert answer.stage is MigrationStage.ORDERED
+    slot = only(actions, Attach).slot
+    client.do(Attached(slot))
+    assert client.deliver(slot, "p~1:t:1")[0] is Admission.COLLECTED
+    assert client.deliver(client.old, "p~1:t:2")[0] is Admission.PASS
+    assert isinstance(client.ask(collect(8, "b8"))[0], Refusal)
+    assert client.ask(collect())[0].stage is MigrationStage.ATTACHED
+    assert client.ask(cancel(7))[0].stage is MigrationStage.ATTACHED
+    actions = client.mark(slot, n=7)
+    assert only(actions, Detach).slot == slot
+    report = reported(client.do(Detached(slot)))
+    assert (report.stage, report.edge, report.other_edge, report.other_number) == (STAYED, "b0", "b9", 5)
+    assert client.ask(collect())[0].stage is STAYED
+
+
+def test_collected_messages_wait_while_a_migration_runs() -> None:
+    client = Client()
+    _, actions = client.ask(collect())
+    slot = only(actions, Attach).slot
+    client.do(Attached(slot))
+    new = client.begin()
+    assert len(client.machine.slots) == 3
+    assert client.deliver(slot, "p~1:t:1")[0] is Admission.HELD
+    assert client.mark(slot, n=7) == []
+    client.deliver(new, "p~1:t:2")
+    client.deliver(client.old, "p~1:t:1")
+    client.mark(new)
+    actions = client.mark(client.old)
+    assert [(item.message_id, item.collected) for item in only(actions, Release).items] == [
+        ("p~1:t:2", False),
+        ("p~1:t:1", True),
+    ]
+    assert [action.slot for action in actions if isinstance(action, Detach)] == [client.old, slot]
+
+
+def test_a_queue_that_was_not_emptied_is_not_given_up() -> None:
+    client = Client()
+    _, actions = client.ask(collect())
+    slot = only(actions, Attach).slot
+    client.do(AttachmentLost(slot))
+    client.do(Attached(only(client.do(TimerFired("collect-attach")), Attach).slot))
+    report = reported(client.do(TimerFired("collect")))
+    assert (report.stage, report.other_edge) == (UNKNOWN, None)
+    # It may be tried again; a queue that is gone has nothing to give.
+    _, actions = client.ask(collect())
+    gone = client.do(AttachmentLost(only(actions, Attach).slot, gone=True))
+    assert reported(gone).stage is STAYED
+
+
+def test_collecting_from_the_place_in_use_makes_the_client_ask() -> None:
+    client = Client()
+    answer, actions = client.ask(collect(edge="b0", number=0))
+    assert answer.stage is UNKNOWN
+    assert answer.other_edge is None
+    assert only(actions, Request).key.startswith("subscribe:")
+
+
+def test_closing_leaves_everything_and_answers_nothing_but_refusals() -> None:
+    client = Client()
+    new = client.begin()
+    actions = client.do(Closed())
+    assert {action.slot for action in actions if isinstance(action, Detach)} == {client.old, new}
+    assert CancelTimer("migration") in actions
+    assert client.do(TimerFired("migration")) == []
+    assert client.machine.admit(new, "p~1:t:0", None) is Admission.STRAY
+    assert isinstance(client.ask(order())[0], Refusal)

@@ -1,0 +1,248 @@
+"""Each checker of deliveries finds what it is for, and lets pass what it says it lets pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fake_world import ADDRESS, FakeWorld, leaving, scenario
+from tidegate_agents.machine import MessageReceived
+from tidegate_protocol.messages import SubscribeRequest
+from tidegate_simulator.checkers.deliveries import Deliveries
+from tidegate_simulator.links import Message
+from tidegate_simulator.scenario import Fault, FaultKind, Scenario
+
+
+def world(plan: Scenario | None = None) -> FakeWorld:
+    return FakeWorld(plan or scenario(), Deliveries())
+
+
+def test_all_is_well() -> None:
+    run = world()
+    run.publish(0, 1.0)  # before the grant: nobody owes it
+    run.grant(2.0)
+    for sequence in (1, 2, 3):
+        run.publish(sequence, 2.0 + sequence)
+        run.deliver(sequence, 2.5 + sequence)
+    assert run.end() == []
+
+
+def test_lost() -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in range(4):
+        run.publish(sequence, 3.0 + sequence)
+    for sequence in (0, 1, 3):
+        run.deliver(sequence, 8.0)
+    assert run.end() == ["lost"]
+
+
+def test_the_last_one_lost() -> None:
+    run = world()
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    assert run.end() == ["lost"]
+
+
+def test_what_a_limit_cost_is_not_lost() -> None:
+    run = world()
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    run.dropped.add(("s", "p~1:t:0"))
+    assert run.end() == []
+
+
+def waiting(run: FakeWorld) -> None:
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    run.queue("e0").ready.append(Message("p~1:t:0", 1, "t", 100.0, 3.0))
+
+
+def test_what_waits_for_a_slow_application_is_not_lost() -> None:
+    plan = scenario()
+    run = world(replace(plan, subscribers=(replace(plan.subscribers[0], takes_per_s=0.1),)))
+    waiting(run)
+    assert run.end() == []
+
+
+def test_nor_what_its_client_has() -> None:
+    plan = scenario()
+    run = world(replace(plan, subscribers=(replace(plan.subscribers[0], takes_per_s=0.1),)))
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    run.subscribers["s"].buffered = (Message("p~1:t:0", 1, "t", 100.0, 3.0),)
+    assert run.end() == []
+
+
+def test_what_waits_for_anybody_else_is() -> None:
+    run = world()
+    waiting(run)
+    assert run.end() == ["lost"]
+
+
+def test_who_leaves_gives_up_what_is_on_its_way() -> None:
+    run = world(scenario(subscribers=leaving(6.0)))
+    run.grant(2.0)
+    for sequence in range(5):
+        run.publish(sequence, 3.0 + sequence)
+    run.deliver(0, 3.5)
+    run.deliver(1, 4.5)
+    assert run.end() == []
+
+
+def test_who_leaves_has_no_holes() -> None:
+    run = world(scenario(subscribers=leaving(6.0)))
+    run.grant(2.0)
+    for sequence in range(3):
+        run.publish(sequence, 3.0 + sequence)
+    run.deliver(0, 3.5)
+    run.deliver(2, 5.5)
+    assert run.end() == ["lost"]
+
+
+def test_who_leaves_may_have_something_on_an_edge_that_is_away() -> None:
+    run = world(scenario(subscribers=leaving(6.0)))
+    run.grant(2.0)
+    again = SubscribeRequest(subscriber="s", pattern="t", deadline_us=1_000_000, unreachable="e0")
+    run.step("h0", 3.0, event=MessageReceived(again, ADDRESS))
+    for sequence in range(3):
+        run.publish(sequence, 3.0 + sequence)
+    run.deliver(2, 5.5)
+    assert run.end() == []
+
+
+def test_a_head_that_was_awaited_owes_nothing_until_its_route_is_there() -> None:
+    run = world(scenario(heads=2))
+    run.queue("e0")
+    run.grant(2.0, awaiting=("h1",))
+    run.publish(0, 3.0)
+    run.route("h1", "h0", "t")
+    run.route("h0", "e0", "#")
+    run.publish(1, 4.0)
+    run.deliver(1, 4.5)
+    assert run.end() == []
+
+
+def test_and_everything_from_then_on_even_if_the_route_goes_away_again() -> None:
+    run = world(scenario(heads=2))
+    run.queue("e0")
+    run.grant(2.0, awaiting=("h1",))
+    run.route("h1", "h0", "t")
+    run.route("h0", "e0", "#")
+    run.publish(0, 3.0)
+    run.deliver(0, 3.5)
+    run.route("h1", "h0")
+    run.publish(1, 4.0)
+    assert run.end() == ["lost"]
+
+
+def test_a_head_that_was_not_awaited_owes_at_once() -> None:
+    run = world(scenario(heads=2))
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    assert run.end() == ["lost"]
+
+
+def test_doubled() -> None:
+    run = world()
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    run.deliver(0, 3.5)
+    run.deliver(0, 3.6)
+    assert run.end() == ["doubled"]
+
+
+def test_doubled_by_collecting() -> None:
+    run = world()
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    run.deliver(0, 3.5)
+    run.deliver(0, 9.0, collected=True)
+    assert run.end() == ["doubled"]
+
+
+CRASH = Fault(4.0, FaultKind.CLIENT_CRASH, "s", 5.0)
+
+
+def test_a_client_without_memory_may_get_it_again() -> None:
+    run = world(scenario(CRASH))
+    run.grant(2.0)
+    for sequence in (0, 1):
+        run.publish(sequence, 3.0)
+        run.deliver(sequence, 3.5)
+    # A link that was cut has made repetitions, and the crash put them back.
+    for sequence in (1, 0):
+        run.deliver(sequence, 6.0 - sequence / 10)
+    assert run.end() == []
+
+
+def test_but_not_twice_in_its_new_life() -> None:
+    run = world(scenario(CRASH))
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    for now in (3.5, 6.0, 6.1):
+        run.deliver(0, now)
+    assert run.end() == ["doubled"]
+
+
+def test_out_of_order() -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in (0, 1):
+        run.publish(sequence, 3.0)
+    run.deliver(1, 3.5)
+    run.deliver(0, 3.6)
+    assert run.end() == ["out-of-order"]
+
+
+def test_out_of_order_in_a_new_life() -> None:
+    run = world(scenario(CRASH))
+    run.grant(2.0)
+    for sequence in (0, 1):
+        run.publish(sequence, 3.0)
+    run.deliver(1, 6.0)
+    run.deliver(0, 6.1)
+    assert run.end() == ["out-of-order"]
+
+
+def test_what_was_collected_has_no_order() -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in (0, 1, 2):
+        run.publish(sequence, 3.0)
+    run.deliver(1, 3.5)
+    run.deliver(0, 9.0, collected=True)
+    run.deliver(2, 9.5)
+    assert run.end() == []
+
+
+def test_what_a_limit_dropped_and_was_sent_again_has_no_order() -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in (0, 1):
+        run.publish(sequence, 3.0)
+    run.dropped.add(("s", "p~1:t:0"))
+    run.deliver(1, 3.5)
+    run.deliver(0, 9.0)
+    assert run.end() == []
+
+
+def test_what_nobody_owes_has_no_order() -> None:
+    run = world()
+    run.publish(0, 1.0)
+    run.grant(2.0)
+    run.publish(1, 3.0)
+    run.deliver(1, 3.5)
+    run.deliver(0, 3.6)
+    assert run.end() == []
+
+
+@pytest.mark.parametrize("count", [3, 50])
+def test_a_checker_stays_readable(count: int) -> None:
+    run = world()
+    run.grant(2.0)
+    run.publish(0, 3.0)
+    for _ in range(count + 1):
+        run.deliver(0, 3.5)
+    assert len(run.end()) == min(count, 10)
