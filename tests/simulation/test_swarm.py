@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tidegate_simulator.runner import SeedResult, combined_counts, run_many
+from tidegate_simulator.runner import Result, combined_counts, run_many
 
 CHUNK = 100
 SCHEDULES = 1_000
@@ -15,7 +15,7 @@ STARTS = range(1, SCHEDULES + 1, CHUNK)
 
 
 @cache
-def chunk(first: int) -> list[SeedResult]:
+def chunk(first: int) -> list[Result]:
     return run_many(range(first, first + CHUNK), jobs=JOBS)
 
 
