@@ -97,6 +97,29 @@ class PublisherGoodbye(Message):
     publisher: PublisherId
 
 
+class TopicCount(Part):
+    """What was published on one topic. `bytes` are those of the bodies."""
+
+    topic: Topic
+    messages: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class PublisherReport(Message):
+    """What a publisher has sent since its last report, about once a second while it publishes. Unanswered.
+
+    A topic that does not fit is left for the next report, so that `elapsed_us` always belongs to all that are named.
+    """
+
+    kind: Literal["publisher-report"] = "publisher-report"
+    publisher: PublisherId
+    elapsed_us: Annotated[int, Field(gt=0)]
+    """How long ago the last report was sent, or publishing began."""
+    topics: Annotated[tuple[TopicCount, ...], Field(max_length=TOPICS_PER_PUBLISHER_MAX)] = ()
+    round_trip_us: Annotated[int, Field(ge=0)] = 0
+    """From publishing until RabbitMQ's confirm; 0 where it is not known."""
+
+
 class StatusRequest(Message):
     kind: Literal["status-request"] = "status-request"
 
@@ -258,6 +281,7 @@ ControlMessage = Annotated[
     | PublisherHello
     | PublisherWelcome
     | PublisherGoodbye
+    | PublisherReport
     | StatusRequest
     | StatusReply
     | Refusal
@@ -322,6 +346,7 @@ CLIENT_KINDS: Final = frozenset(
         "unsubscribe-request",
         "publisher-hello",
         "publisher-goodbye",
+        "publisher-report",
         "status-request",
         "migration-report",
         "publisher-move-report",

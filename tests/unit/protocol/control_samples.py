@@ -60,6 +60,12 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.PublisherHello(publisher=PUBLISHER, topics=("alert.wave.north", "level.wave.north"), round_trip_us=4_200),
     m.PublisherWelcome(publisher=PUBLISHER, head="head-1", period_s=5.0),
     m.PublisherGoodbye(publisher=PUBLISHER),
+    m.PublisherReport(
+        publisher=PUBLISHER,
+        elapsed_us=1_000_400,
+        topics=(m.TopicCount(topic="alert.wave.north", messages=200, bytes=80_000),),
+        round_trip_us=4_200,
+    ),
     m.StatusRequest(),
     m.StatusReply(
         cluster="north",
