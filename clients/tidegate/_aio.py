@@ -24,9 +24,9 @@ from pamqp.header import ContentHeader
 
 from ._aio_transport import SealingTransport, unseal
 from ._config import Address, Timeouts
-from ._errors import AccessRefused, ConnectionFailed
+from ._errors import AccessRefused, ConnectionFailed, TidegateError
 from ._publishing import Publication, Topic
-from ._runtime import ChannelLost, Confirm, Deliver, Reply, Returned, Signal, Task
+from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, Task
 from ._wire import frames
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ FRAME_BUFFER: Final = 1_000
 messages.
 """
 PUBLICATIONS_PER_WRITE: Final = 100
+ORDERS_MAX: Final = 1_000
+"""Orders that wait for a client; the oldest go first, and whoever gave them repeats what is not answered."""
 RPC_S: Final = 10.0
 CLOSE_S: Final = 3.0
 ACCESS_CODES: Final = frozenset({403, 530})
@@ -117,6 +119,8 @@ class AioChannel:
         self._address = address
         self._channel = channel
         self._on_lost = on_lost
+        self._reply: Reply | None = None
+        self._orders: dict[str, Order] = {}
         channel.closing.add_done_callback(self._closed)
         channel.on_consumer_cancel_callbacks.add(self._cancelled)
 
@@ -151,11 +155,25 @@ class AioChannel:
         await self._rpc(self._channel.basic_consume(queue, _unused, exclusive=True))
 
     async def listen(self, reply: Reply) -> None:
-        def delivered(_: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
-            reply(properties.get("correlation_id"), body)
-
-        self._channel.deliver = delivered
+        self._reply = reply
+        self._channel.deliver = self._control_delivered
         await self._rpc(self._channel.basic_consume(DIRECT_REPLY_TO, _unused, no_ack=True))
+
+    async def take_orders(self, exchange: str, key: str, order: Order) -> None:
+        self._orders[key] = order
+        self._channel.deliver = self._control_delivered
+        declared = await self._rpc(
+            self._channel.queue_declare("", exclusive=True, auto_delete=True, arguments={"x-max-length": ORDERS_MAX})
+        )
+        queue = declared.queue
+        await self._rpc(self._channel.queue_bind(queue, exchange, key))
+        await self._rpc(self._channel.basic_consume(queue, _unused, no_ack=True))
+
+    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+        properties = spec.Basic.Properties(
+            content_type="application/json", correlation_id=correlation or None, delivery_mode=1
+        )
+        await self._write_message(spec.Basic.Publish(exchange="", routing_key=reply_to), properties, body)
 
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
         properties = spec.Basic.Properties(
@@ -165,10 +183,9 @@ class AioChannel:
             expiration=str(expires_ms),
             delivery_mode=1,
         )
-        publish = spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=True)
-        header = ContentHeader(properties=properties, body_size=len(body))
-        parts = self._channel._split_body(body)
-        await self._write(ChannelFrame.marshall(self._channel.number, [publish, header, *parts]).payload)
+        await self._write_message(
+            spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=True), properties, body
+        )
 
     async def acknowledge(self, acks: Sequence[tuple[int, bool]]) -> None:
         for tag, multiple in acks:
@@ -183,6 +200,18 @@ class AioChannel:
         except (aiormq.exceptions.AMQPError, OSError, TimeoutError) as error:
             logger.debug("closing a channel to %s: %r", self._address, error)
 
+    def _control_delivered(self, frame: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
+        order, correlation = self._orders.get(frame.routing_key or ""), properties.get("correlation_id")
+        if order is not None:
+            order(body, properties.get("reply_to"), correlation)
+        elif self._reply is not None:
+            self._reply(correlation, body)
+
+    async def _write_message(self, publish: spec.Basic.Publish, properties: spec.Basic.Properties, body: bytes) -> None:
+        header = ContentHeader(properties=properties, body_size=len(body))
+        parts = self._channel._split_body(body)
+        await self._write(ChannelFrame.marshall(self._channel.number, [publish, header, *parts]).payload)
+
     async def _write(self, payload: bytes) -> None:
         queue, frame = self._channel.write_queue, ChannelFrame(payload=payload, should_close=False)
         if self.lost is not None:
@@ -195,9 +224,9 @@ class AioChannel:
             await asyncio.wait({put, self._channel.closing}, return_when=asyncio.FIRST_COMPLETED)
             put.cancel()
 
-    async def _rpc(self, call: Coroutine[Any, Any, Any]) -> None:
+    async def _rpc(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
-            await asyncio.wait_for(call, RPC_S)
+            return await asyncio.wait_for(call, RPC_S)
         except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
             # The closing future knows more than the call, but only one turn of the loop later.
             raise self.lost or _channel_lost(self._address, error) from error
@@ -244,6 +273,11 @@ class AioConnection:
         except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
             raise _channel_lost(self._address, error) from error
         return AioChannel(self._address, channel, on_lost)
+
+    async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> AioChannel:
+        channel = await self.open_channel(on_lost)
+        await channel.consume(consumer.queue, consumer.prefetch, consumer.deliver)
+        return channel
 
     async def close(self) -> None:
         try:
@@ -294,6 +328,16 @@ class AioRuntime:
             await connection.close()
             raise _connect_error(address, error) from error
         return AioConnection(address, connection)
+
+    async def attach(
+        self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer, on_lost: Callable[[], None]
+    ) -> tuple[AioConnection, AioChannel]:
+        connection = await self.connect(address, name, timeouts)
+        try:
+            return connection, await connection.attach(consumer, on_lost)
+        except TidegateError:
+            await connection.close()
+            raise
 
     async def close(self) -> None:
         """Wait for the engines' tasks, which have been told to end; cancel what does not."""

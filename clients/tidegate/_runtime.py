@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ._config import Address, Timeouts
@@ -24,6 +25,17 @@ Reply = Callable[[str | None, bytes], None]
 """Correlation id, body."""
 Returned = Callable[[str | None], None]
 """Correlation id of a request that reached nobody."""
+Order = Callable[[bytes, str | None, str | None], None]
+"""Body, reply-to, correlation id of what the head sent by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """An exclusive consumer that is wanted on a queue."""
+
+    queue: str
+    prefetch: int
+    deliver: Deliver
 
 
 class ChannelLost(ConnectionLost):
@@ -62,6 +74,14 @@ class Channel(Protocol):
         """Take the answers to requests sent on this channel."""
         ...
 
+    async def take_orders(self, exchange: str, key: str, order: Order) -> None:
+        """Take what is sent to `key` of `exchange`, through a queue that goes with this channel's connection."""
+        ...
+
+    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+        """Answer an order that asked for it."""
+        ...
+
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None: ...
 
     async def acknowledge(self, acks: Sequence[tuple[int, bool]]) -> None: ...
@@ -78,6 +98,10 @@ class Connection(Protocol):
     async def open_channel(
         self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
     ) -> Channel: ...
+
+    async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> Channel:
+        """Open a channel with this consumer, in one round trip. Deliveries may come before it returns."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -101,6 +125,12 @@ class Runtime(Protocol):
 
     async def connect(self, address: Address, name: str, timeouts: Timeouts) -> Connection:
         """Open a connection within `timeouts.connect_s`; raise `ConnectionFailed`."""
+        ...
+
+    async def attach(
+        self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer, on_lost: Callable[[], None]
+    ) -> tuple[Connection, Channel]:
+        """Open a connection and a channel with this consumer, in as few round trips as the server takes."""
         ...
 
 

@@ -21,16 +21,18 @@ from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 
 from ._config import Address, Timeouts
-from ._errors import AccessRefused, Closed, ConnectionFailed
+from ._errors import AccessRefused, Closed, ConnectionFailed, TidegateError
 from ._pika_codec import CodecConnection, Properties
 from ._publishing import Publication, Topic
-from ._runtime import ChannelLost, Confirm, Deliver, Reply, Returned, Signal
+from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal
 from ._wire import frames
 
 logger = logging.getLogger(__name__)
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 PUBLICATIONS_PER_WRITE: Final = 100
+ORDERS_MAX: Final = 1_000
+"""Orders that wait for a client; the oldest go first, and whoever gave them repeats what is not answered."""
 RPC_S: Final = 10.0
 CLOSE_S: Final = 3.0
 ALIVE_CHECK_S: Final = 1.0
@@ -124,6 +126,8 @@ class PikaChannel:
         self._address = str(connection.address)
         self._on_lost = on_lost
         self._rpc_signal: Signal | None = None
+        self._reply: Reply | None = None
+        self._orders: dict[str, Order] = {}
         self._channel: Any = None
 
     async def open(self, confirm: Confirm | None, returned: Returned | None) -> None:
@@ -171,13 +175,36 @@ class PikaChannel:
         await self._rpc(lambda done: self._channel.basic_consume(queue, _unused, exclusive=True, callback=done))
 
     async def listen(self, reply: Reply) -> None:
-        def received(_: int, __: str, body: bytes, properties: dict[str, Any], ___: bool) -> None:
-            reply(properties.get("correlation_id"), body)
-
-        self._connection.pika.take_deliveries(self._channel.channel_number, received)
+        self._reply = reply
+        self._connection.pika.take_deliveries(self._channel.channel_number, self._control_received)
         await self._rpc(
             lambda done: self._channel.basic_consume(DIRECT_REPLY_TO, _unused, auto_ack=True, callback=done)
         )
+
+    async def take_orders(self, exchange: str, key: str, order: Order) -> None:
+        declared: list[str] = []
+
+        def declare(done: Callable[..., None]) -> None:
+            def named(frame: Any) -> None:
+                declared.append(frame.method.queue)
+                done()
+
+            limit = {"x-max-length": ORDERS_MAX}
+            self._channel.queue_declare("", exclusive=True, auto_delete=True, arguments=limit, callback=named)
+
+        self._orders[key] = order
+        self._connection.pika.take_deliveries(self._channel.channel_number, self._control_received)
+        await self._rpc(declare)
+        queue = declared[0]
+        await self._rpc(lambda done: self._channel.queue_bind(queue, exchange, key, callback=done))
+        await self._rpc(lambda done: self._channel.basic_consume(queue, _unused, auto_ack=True, callback=done))
+
+    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+        if self.lost is None:
+            properties = pika.BasicProperties(
+                content_type="application/json", correlation_id=correlation or None, delivery_mode=1
+            )
+            self._channel.basic_publish("", reply_to, body, properties)
 
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
         if self.lost is not None:
@@ -200,6 +227,13 @@ class PikaChannel:
         if self.lost is None:
             self._connection.pika.leave_deliveries(self._channel.channel_number)
             await self._rpc(lambda _: self._channel.close(), closing=True)
+
+    def _control_received(self, _: int, key: str, body: bytes, properties: dict[str, Any], __: bool) -> None:
+        order, correlation = self._orders.get(key), properties.get("correlation_id")
+        if order is not None:
+            order(body, properties.get("reply_to"), correlation)
+        elif self._reply is not None:
+            self._reply(correlation, body)
 
     async def _rpc(self, start: Callable[[Callable[..., None]], Any], closing: bool = False) -> None:
         signal = self._rpc_signal = self._connection.runtime.signal()
@@ -288,6 +322,11 @@ class PikaConnection:
         await channel.open(confirm, returned)
         return channel
 
+    async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> PikaChannel:
+        channel = await self.open_channel(on_lost)
+        await channel.consume(consumer.queue, consumer.prefetch, consumer.deliver)
+        return channel
+
     async def close(self) -> None:
         if self.pika.is_open:
             self.pika.close()
@@ -344,6 +383,16 @@ class ThreadRuntime:
         connection = PikaConnection(self, address, name, timeouts)
         await connection.open(timeouts.connect_s)
         return connection
+
+    async def attach(
+        self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer, on_lost: Callable[[], None]
+    ) -> tuple[PikaConnection, PikaChannel]:
+        connection = await self.connect(address, name, timeouts)
+        try:
+            return connection, await connection.attach(consumer, on_lost)
+        except TidegateError:
+            await connection.close()
+            raise
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the loop's thread and wait for its result; not for that thread itself."""
