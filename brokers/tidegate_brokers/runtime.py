@@ -121,7 +121,14 @@ class Runtime:
                         decision.kind,
                         decision.subject,
                         decision.reason,
-                        extra={"numbers": dict(decision.numbers), "rejected": dict(decision.rejected)},
+                        extra={
+                            "decision": decision.kind,
+                            "subject": decision.subject,
+                            "reason": decision.reason,
+                            "numbers": dict(decision.numbers),
+                            "rejected": dict(decision.rejected),
+                            "session": decision.session or None,
+                        },
                     )
                 case _:
                     self._worker.submit(action)
