@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from .exit_codes import ExitCode
 
 
+class CommandFailed(Exception):
+    """A command could not do what it was asked; the text says why and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Described:
     text: str
@@ -27,6 +31,8 @@ def describe(error: BaseException) -> Described | None:
     from tidegate_protocol.errors import ProtocolError
     from tidegate_simulator.errors import SimulatorError
 
+    if isinstance(error, CommandFailed):
+        return Described(str(error), ExitCode.FAILED)
     if isinstance(error, BrokerError):
         return Described(str(error), error.exit_code)
     if isinstance(error, AccessRefused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ import click
 from rich.table import Table
 
 from ..benchmarks import agents as agent_benchmark
+from ..benchmarks import migration as migration_benchmark
 from ..benchmarks.dataplane import Size, run_dataplane
-from ..console import json_option, out, print_json, progress, run
+from ..console import URL_VARIABLE, json_option, out, print_json, progress, run
+from ..exit_codes import ExitCode
 from ..numbers import WholeNumbers
 
 
@@ -108,3 +111,38 @@ def _show_agents(figures: dict[str, Any]) -> None:
     exponent = figures["growth_exponent"]
     growth = "" if exponent is None else f"A decision grows with n to the power of {exponent:.2f}. "
     console.print(f"{growth}Control messages of an edge: {control['idle']:.1f}/s idle, {control['busy']:.1f}/s busy.")
+
+
+@command.command("migration")
+@click.option("--subscribers", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Moved each round.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="From edge to edge and back.")
+@click.option(
+    "--url",
+    envvar=URL_VARIABLE,
+    show_envvar=True,
+    metavar="AMQP_URL",
+    help="A head with two edges that serve nobody else. Default: a cluster started for this.",
+)
+@json_option
+def migration(subscribers: int, rounds: int, url: str | None, as_json: bool) -> None:
+    """Subscribers moved from edge to edge under load: how long each goes without a message, and what is lost."""
+    size = migration_benchmark.Size(subscribers=subscribers, rounds=rounds)
+    with progress(quiet=as_json) as report:
+        figures = run(migration_benchmark.run_migration(url, size, report))
+    if as_json:
+        print_json(figures)
+    else:
+        _show_migration(figures)
+    if figures["lost"] or figures["duplicates"] or figures["out_of_order"]:
+        sys.exit(ExitCode.FAILED)
+
+
+def _show_migration(figures: dict[str, Any]) -> None:
+    out().print(
+        f"{figures['moves']} moves of {figures['subscribers']} subscribers at {figures['messages_per_s']:,.0f} "
+        f"deliveries/s: {figures['duration_s']:.1f} s for all of them.\n"
+        f"Nobody noticed more than {figures['gap_p50_ms']:.0f} ms (p50), {figures['gap_p99_ms']:.0f} ms (p99), "
+        f"{figures['gap_max_ms']:.0f} ms (longest).\n"
+        f"{figures['deliveries']:,} deliveries: {figures['lost']} lost, {figures['duplicates']} doubled "
+        f"({figures['duplicates_removed']} removed), {figures['out_of_order']} out of order."
+    )
