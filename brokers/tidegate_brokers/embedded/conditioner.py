@@ -1,9 +1,9 @@
 """The link conditioner of one broker: a TCP proxy that makes loopback behave like that broker's network.
 
-All connections of the broker go through it: clients (`client`), other brokers (`link`), and what the broker itself
-sends to others (`to:<broker>`). All of them share the broker's two lanes, uplink and downlink (`shaping.py`), and each
-listener has a delay of its own. It can be changed, stalled, cut and reset while it runs, by commands on a Unix socket
-(`conditioner_client.py`).
+All connections of the broker go through it: clients (`client`), other brokers (`link`), what the broker itself sends to
+others (`to:<broker>`), and, beside the lanes, the control messages of edges. The rest shares the broker's two lanes,
+uplink and downlink (`shaping.py`), and each listener has a delay of its own. It can be changed, stalled, cut and reset
+while it runs, by commands on a Unix socket (`conditioner_client.py`).
 
 It moves bytes, knows no AMQP, and never drops, doubles or reorders a byte of a connection that lives. Memory per
 connection is bounded: a flow whose bytes do not get out stops reading, so the sender feels it as it would a full
@@ -65,9 +65,10 @@ class Conditioner:
     def __init__(self, config: ConditionerConfig) -> None:
         self._uplink = Pump(config.uplink_bytes_per_s)
         self._downlink = Pump(config.downlink_bytes_per_s)
+        # Control messages have lanes of their own, without a limit, beside those that data shares.
+        lanes = {True: (self._uplink, self._downlink), False: (Pump(None), Pump(None))}
         self._listeners = {
-            listener.name: Listener(listener, config.host, self._uplink, self._downlink)
-            for listener in config.listeners
+            listener.name: Listener(listener, config.host, *lanes[listener.shaped]) for listener in config.listeners
         }
 
     async def open(self) -> None:

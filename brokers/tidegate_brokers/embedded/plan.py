@@ -1,9 +1,10 @@
 """Who reaches whom, and how: turns a topology and reserved ports into addresses and configuration files.
 
 A broker with a bandwidth or a delay sits behind a conditioner. Clients then use its `client` door, other brokers its
-`link` door, and what it sends to another broker leaves through its own `to:<broker>` door first. Broker processes
-reach the RabbitMQ of their own broker directly. Between two brokers the delays of both ends add up. Nothing here
-starts or opens anything.
+`link` door, and what it sends to another broker leaves through its own `to:<broker>` door first. What an edge sends to
+its head is control only: it takes doors that delay it and pass the shaped lanes by (`control` on the head's side),
+because control never queues behind data. Broker processes reach the RabbitMQ of their own broker directly. Between two
+brokers the delays of both ends add up. Nothing here starts or opens anything.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker with its ports; `link_port` and `doors` only if it is conditioned."""
+    """One broker with its ports; `link_port`, `control_port` and `doors` only if it is conditioned."""
 
     spec: BrokerSpec
     cluster: str
@@ -54,6 +55,7 @@ class Member:
     http_port: int
     client_port: int
     link_port: int | None
+    control_port: int | None
     doors: dict[str, int]
     """Port of the `to:<broker>` door by broker."""
 
@@ -71,6 +73,11 @@ class Member:
     def entrance(self) -> tuple[str, int]:
         """Where other brokers come in."""
         return (self.node.host, self.node.amqp_port) if self.link_port is None else (LOOPBACK, self.link_port)
+
+    @property
+    def control_entrance(self) -> tuple[str, int]:
+        """Where the control messages of its edges come in."""
+        return (self.node.host, self.node.amqp_port) if self.control_port is None else (LOOPBACK, self.control_port)
 
 
 class Plan:
@@ -95,6 +102,7 @@ class Plan:
                 http_port=ports.free(),
                 client_port=client_port,
                 link_port=ports.free() if is_conditioned else None,
+                control_port=ports.free() if is_conditioned and kind == "head" else None,
                 doors={other: ports.free() for other, _ in peers(topology, cluster, spec.name)}
                 if is_conditioned
                 else {},
@@ -128,10 +136,18 @@ class Plan:
             ListenerConfig("client", member.client_port, node.host, node.amqp_port, spec.client_delay_s),
             ListenerConfig("link", member.link_port, node.host, node.amqp_port, spec.link_delay_s),
         ]
+        if member.control_port is not None:
+            doors.append(
+                ListenerConfig(
+                    "control", member.control_port, node.host, node.amqp_port, spec.link_delay_s, shaped=False
+                )
+            )
+        shaped = member.kind == "head"
         for other, delay_s in peers(self._topology, member.cluster, member.name):
-            host, port = self.members[other].entrance
-            door = member.doors[other]
-            doors.append(ListenerConfig(f"to:{other}", door, host, port, spec.link_delay_s + delay_s, outgoing=True))
+            target = self.members[other]
+            host, port = target.entrance if shaped else target.control_entrance
+            door, delay_s = member.doors[other], spec.link_delay_s + delay_s
+            doors.append(ListenerConfig(f"to:{other}", door, host, port, delay_s, outgoing=True, shaped=shaped))
         return ConditionerConfig(
             broker=member.name,
             host=LOOPBACK,
@@ -187,7 +203,10 @@ class Plan:
 
     def _reach(self, source: Member, target: Member) -> str:
         """The target's RabbitMQ as the source, its process and its RabbitMQ, reaches it."""
-        host, port = (LOOPBACK, source.doors[target.name]) if source.is_conditioned else target.entrance
+        if source.is_conditioned:
+            host, port = LOOPBACK, source.doors[target.name]
+        else:
+            host, port = target.entrance if source.kind == "head" else target.control_entrance
         return _url(target, host, port)
 
 

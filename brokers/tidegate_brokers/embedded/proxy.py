@@ -33,7 +33,8 @@ BACKLOG: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """One door of the conditioner. `outgoing`: the broker itself connects here, so its bytes go up, not down."""
+    """One door of the conditioner. `outgoing`: the broker itself connects here, so its bytes go up, not down. `shaped`:
+    whether they share the broker's lanes; control messages pass them by, because control never queues behind data."""
 
     name: str
     port: int
@@ -41,6 +42,7 @@ class ListenerConfig:
     target_port: int
     delay_s: float = 0.0
     outgoing: bool = False
+    shaped: bool = True
 
 
 class Pump:

@@ -99,6 +99,16 @@ def test_an_outgoing_door_leads_to_the_entrance_of_the_other(plan: Plan) -> None
     assert doors["client"] == doors["link"] == plan.members["a-head"].node.amqp_port
 
 
+def test_what_edges_say_to_their_head_is_delayed_but_never_queues_behind_data(plan: Plan) -> None:
+    edge = plan.conditioner(plan.members["a-edge-0"], Path("x"))
+    head = plan.conditioner(plan.members["a-head"], Path("x"))
+    assert [one.name for one in edge.listeners if not one.shaped] == ["to:a-head"]
+    assert [one.name for one in head.listeners if not one.shaped] == ["control"]
+    to_head = next(one for one in edge.listeners if one.name == "to:a-head")
+    assert to_head.target_port == plan.members["a-head"].control_port
+    assert edge.uplink_bytes_per_s is not None
+
+
 def test_configuration_files_are_what_the_processes_read(plan: Plan) -> None:
     head = HeadConfig.model_validate(tomllib.loads(plan.process_config(plan.members["b-head"], 0.5)))
     to_a, to_c = head.neighbours
