@@ -24,6 +24,9 @@ def believe(context: HeadContext, removals: Removals, message: MigrationReport, 
     there = other if other is not None and other != here and _is_its(context, other, message) else None
     match message.stage:
         case MigrationStage.MOVED:
+            # Whoever led that move, and whatever we know of its place yet: the client has been moved and rests.
+            rest_s = context.config.balancing.cooldown_s
+            context.cooldowns.rest((message.subscriber, message.pattern), context.now + rest_s)
             if not busy and _is_its(context, here, message) and removals.keep(*here):
                 _moved(context, removals, message, here, there)
         case MigrationStage.STAYED | MigrationStage.UNKNOWN:
@@ -42,9 +45,6 @@ def _moved(
         context.granted.discard((edge, key_of(other)))
     context.abandoned.discard(here)
     context.granted.add(here)
-    # It has just been moved, whoever led that: it rests like anybody else.
-    rest_s = context.config.balancing.cooldown_s
-    context.cooldowns.rest((message.subscriber, message.pattern), context.now + rest_s)
     if there is not None:
         removals.discard(*there)
     context.decide(Decision("move-believed", message.subscriber, f"it says that it moved to {message.edge}"))

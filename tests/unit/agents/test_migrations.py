@@ -398,6 +398,14 @@ def test_a_report_about_queues_that_nobody_knows_changes_nothing() -> None:
     assert cluster.removed == []
 
 
+def test_a_client_that_has_moved_rests_even_if_its_new_edge_is_not_known_yet() -> None:
+    """The edge was down when the client reported; once it was back, the client was moved again at once."""
+    cluster = restarted()
+    cluster.period(5.0)
+    cluster.ask(report(MOVED, ("e3", 5), ("e1", 0)))
+    assert cluster.agent._context.cooldowns.rests(("s", "a"), cluster.now)
+
+
 def test_a_head_that_just_started_lets_clients_repeat_what_it_can_not_judge_yet() -> None:
     cluster = restarted()
     cluster.ask(report(MOVED, ("e3", 5), ("e1", 0)))
