@@ -203,7 +203,10 @@ class HeadAgent:
             (name for name, record in sorted(context.registry.edges.items()) if not record.settled), None
         )
         holders = context.registry.holders(key)
-        if self._allocations.holds(key):
+        if self._allocations.holds(key) or any(
+            self._allocations.allocates(message.subscriber, pattern) for pattern in self._removals.patterns_of(key)
+        ):
+            # Its client is being given another place, whose number it does not know yet.
             text, reason = "this subscription is just being made", RefusalReason.CONFLICT
         elif not holders and unread is not None:
             text, reason = (

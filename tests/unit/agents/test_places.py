@@ -23,6 +23,7 @@ from tidegate_protocol.balancing import (
 )
 from tidegate_protocol.messages import (
     ControlMessage,
+    OutputPrepare,
     OutputRemove,
     Refusal,
     RefusalReason,
@@ -231,6 +232,28 @@ def test_unsubscribing_removes_abandoned_places_too_even_of_an_edge_that_is_away
     cluster.period()
     assert cluster.places("s") == []
     assert cluster.ordered(CollectOrder) == []
+
+
+def test_unsubscribing_while_another_place_is_being_made_waits_for_that() -> None:
+    """The new place was discarded before it was granted, and then granted all the same."""
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    away(cluster, "e1")
+    cluster.mute = {OutputPrepare}
+    cluster.ask(subscribe("s").model_copy(update={"unreachable": "e1"}))
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=0))
+    refusal = cluster.replies[-1]
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.retry_after_s) == (RefusalReason.CONFLICT, 1.0)
+    cluster.mute = set()
+    reply = unreachable(cluster, "e1")
+    while not isinstance(reply, SubscribeReply):
+        cluster.fire("prepare s a", 2.0)
+        cluster.period(1.0, "e1")
+        reply = unreachable(cluster, "e1")
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=0))
+    cluster.period()
+    assert cluster.places("s") == []
 
 
 def test_a_place_found_on_an_edge_that_nobody_expected_is_collected_not_removed() -> None:
