@@ -52,6 +52,8 @@ BACKLOGGED_SHARE: Final = 0.9
 """If queues that make this share of the traffic wait, it is the uplink that holds them back."""
 USED_AT_LEAST: Final = 0.5
 """An uplink that carries less than this share of its configured capacity is not what holds anything back."""
+COMING_AT_LEAST: Final = 0.1
+"""Where less than this share of what is drained comes in, a backlog is worked off, and nobody's leaving speeds it up."""
 IN_FLIGHT_DEVIATIONS: Final = 3.0
 """Standard deviations of what is in flight above which a depth is a backlog and not chance."""
 NOISE_MESSAGES_MIN: Final = 1.0
@@ -312,7 +314,9 @@ class Detector:
         )
         used = utilization(offered, uplink)
         busy = used is not None and used > BOTTLENECK_SHARE
-        self.uplink_limits = busy or (all_wait and (uplink is None or totals.drained >= USED_AT_LEAST * uplink))
+        coming = totals.judged_offered >= COMING_AT_LEAST * totals.drained
+        carries = uplink is None or totals.drained >= USED_AT_LEAST * uplink
+        self.uplink_limits = busy or (all_wait and coming and carries)
 
     # Slow subscribers
 

@@ -101,19 +101,19 @@ class SessionsEnd(Checker):
 
     def _close(self, head: str, session: str, now: float) -> None:
         since_s = self._open.pop((head, session), None)
-        if since_s is not None:
-            self._judge(head, session, since_s, now)
+        if since_s is not None and self._overdue(head, since_s, now):
+            self.report(now, f"session {session} was under way at {head} from {since_s:.1f} s on")
 
-    def _judge(self, head: str, session: str, since_s: float, now: float) -> None:
+    def _overdue(self, head: str, since_s: float, now: float) -> bool:
         # A head that crashed has forgotten the session; its brokers leave it by a time-out of their own.
         if self._absences.crashed(head, since_s, now):
-            return
-        if now - since_s - self._absences.away_s(head, since_s, now) > self._session_s:
-            self.report(now, f"session {session} was under way at {head} from {since_s:.1f} s on")
+            return False
+        return now - since_s - self._absences.away_s(head, since_s, now) > self._session_s
 
     def ended(self, world: World, now: float) -> None:
         for (head, session), since_s in sorted(self._open.items()):
-            if not self._absences.crashed(head, since_s, now):
+            # One that began a moment before the end of the run has had no time to end.
+            if self._overdue(head, since_s, now):
                 self.report(now, f"session {session} of {since_s:.1f} s was never ended at {head}")
         for broker, since_s in sorted(self._busy.items()):
             self.report(now, f"{broker} is still busy at rest, since {since_s:.1f} s")

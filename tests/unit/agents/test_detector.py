@@ -186,6 +186,20 @@ def test_a_slow_subscriber_alone_moves_nobody_and_is_named_once_and_limited() ->
     assert driver.agent.detector.assessment.state is LoadState.LOW
 
 
+def test_a_backlog_that_slow_subscribers_work_off_after_the_traffic_has_ended_moves_nobody() -> None:
+    """All queues wait and half of the uplink is used, but nothing comes in any more: the uplink is not the reason."""
+    driver = EdgeDriver(
+        subscriptions=[subscription("s1"), subscription("s2")], capacity=Capacity(uplink_bytes_per_s=2_000.0)
+    )
+    driver.peer("f")
+    for second in range(20):
+        driver.sample(
+            [SubscriptionSample(f"out.s{n}.0", "t", 0.0, 6.0, 300.0 - 6.0 * second, 0, 0.0, 100.0) for n in (1, 2)]
+        )
+    assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
+    assert not driver.decisions("session-requested")
+
+
 def test_a_slow_subscriber_does_not_teach_a_low_capacity() -> None:
     driver = with_slow_subscriber(20, capacity=Capacity())
     assert driver.agent.detector.broker.capacity.uplink_bytes_per_s is None

@@ -82,6 +82,12 @@ def test_a_session_that_ends_too_late_or_never(ended_s: float | None) -> None:
     assert run.end() == ["session-without-end"]
 
 
+def test_a_session_that_had_no_time_to_end() -> None:
+    run = sessions()
+    begin(run, 149.0)
+    assert run.end() == []
+
+
 def test_a_session_that_was_refused() -> None:
     run = sessions()
     begin(run, 10.0, Reply(ADDRESS, Refusal(reason=RefusalReason.CONFLICT, message="not now")))
