@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..benchmarks import agents as agent_benchmark
 from ..benchmarks import migration as migration_benchmark
+from ..benchmarks import sensing as sensing_benchmark
 from ..benchmarks.dataplane import Size, run_dataplane
 from ..console import URL_VARIABLE, json_option, out, print_json, progress, run
 from ..exit_codes import ExitCode
@@ -146,3 +147,22 @@ def _show_migration(figures: dict[str, Any]) -> None:
         f"{figures['deliveries']:,} deliveries: {figures['lost']} lost, {figures['duplicates']} doubled "
         f"({figures['duplicates_removed']} removed), {figures['out_of_order']} out of order."
     )
+
+
+@command.command("sensing")
+@click.option("--queues", type=click.IntRange(1, 20_000), default=1_000, show_default=True, help="Output queues.")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=20, show_default=True, help="How long to watch.")
+@json_option
+def sensing(queues: int, seconds: float, as_json: bool) -> None:
+    """What watching costs: CPU of a head, an edge and their RabbitMQ at rest, without and with many queues."""
+    with progress(quiet=as_json) as report:
+        figures = run(sensing_benchmark.run_sensing(sensing_benchmark.Size(queues, seconds), report))
+    if as_json:
+        print_json(figures)
+        return
+    table = Table(title=f"Share of one core over {seconds:g} s", title_justify="left")
+    for heading, right in (("process", False), ("no queue", True), (f"{queues:,} queues", True)):
+        table.add_column(heading, justify="right" if right else "left")
+    for name in ("head", "edge", "rabbitmq"):
+        table.add_row(name, f"{figures[f'{name}_share_without_queues']:.1%}", f"{figures[f'{name}_share']:.1%}")
+    out().print(table)

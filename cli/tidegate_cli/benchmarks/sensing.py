@@ -1,0 +1,115 @@
+"""`tidegate bench sensing`: what watching costs: CPU of a head, an edge and their RabbitMQ, at rest, with many queues.
+
+One cluster of one edge, first with no subscription, then with a thousand. Nobody publishes, so whatever is used goes
+into sampling, judging and signs of life. Shares are of one core, over the same number of seconds each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate._aio import AioRuntime
+from tidegate._config import Address, Backoff, Timeouts
+from tidegate._control import Control
+from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.topology import Topology
+from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
+
+from ..console import Report
+
+PER_SUBSCRIBER: Final = 500
+DEADLINE_US: Final = 1_000_000
+AT_ONCE: Final = 20
+REQUEST_S: Final = 30.0
+SETTLE_S: Final = 5.0
+"""After the last subscription, until what it set off has ended."""
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many queues, and for how long they are watched."""
+
+    queues: int = 1_000
+    seconds: float = 20.0
+
+
+async def run_sensing(size: Size, report: Report) -> dict[str, Any]:
+    """Boot, watch without and with queues, and return the shares."""
+    async with EmbeddedCluster(Topology.simple(clusters=1, edges=1), compact=True, progress=report) as cluster:
+        kinds = {broker.kind: broker.name for broker in cluster.brokers.values()}
+        pids = {kind: cluster.process(name).pid for kind, name in kinds.items()}
+        pids["rabbitmq"] = cluster.node(kinds["edge"]).pid
+        watched = {name: pid for name, pid in pids.items() if pid is not None}
+        await asyncio.sleep(SETTLE_S)
+        before = await _shares(watched, size.seconds)
+        await _subscribe(cluster.url(next(iter(cluster.clusters))), size.queues, report)
+        await asyncio.sleep(SETTLE_S)
+        after = await _shares(watched, size.seconds)
+    return {
+        "queues": size.queues,
+        "seconds": size.seconds,
+        **{f"{name}_share": round(after[name], 4) for name in sorted(watched)},
+        **{f"{name}_share_without_queues": round(before[name], 4) for name in sorted(watched)},
+    }
+
+
+async def _subscribe(url: str, count: int, report: Report) -> None:
+    """Have so many output queues made; nobody attaches to them."""
+    runtime = AioRuntime()
+    control = Control(runtime, Address.parse(url), "tidegate-bench", Timeouts(), Backoff())
+    gate = asyncio.Semaphore(AT_ONCE)
+    done = 0
+
+    async def one(index: int) -> None:
+        nonlocal done
+        async with gate:
+            await control.request(
+                SubscribeRequest(
+                    subscriber=f"bench-{index // PER_SUBSCRIBER}",
+                    pattern=f"bench.sensing.{index}",
+                    deadline_us=DEADLINE_US,
+                ),
+                SubscribeReply,
+                REQUEST_S,
+            )
+        done += 1
+        report("subscriptions", done, count)
+
+    try:
+        await control.open()
+        async with asyncio.TaskGroup() as group:
+            for index in range(count):
+                group.create_task(one(index))
+    finally:
+        await control.close()
+        await runtime.close()
+
+
+async def _shares(pids: dict[str, int], seconds: float) -> dict[str, float]:
+    """The share of one core that each process, with its children, used over the next seconds."""
+    began, used = time.monotonic(), {name: _cpu_s(pid) for name, pid in pids.items()}
+    await asyncio.sleep(seconds)
+    elapsed_s = time.monotonic() - began
+    return {name: (_cpu_s(pid) - used[name]) / elapsed_s for name, pid in pids.items()}
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of a process and of all below it, in seconds."""
+    total = 0.0
+    waiting = [pid]
+    while waiting:
+        process = Path("/proc") / str(waiting.pop())
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            children = (process / "task" / process.name / "children").read_text().split()
+        except OSError:
+            continue  # it ended while we looked
+        total += (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        waiting += [int(child) for child in children]
+    return total
