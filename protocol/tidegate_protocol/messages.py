@@ -13,8 +13,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from . import balancing
+from . import balancing, operations
 from .errors import InvalidValue, MalformedMessage
+from .operations import EdgeStatus as EdgeStatus
+from .operations import NeighbourStatus as NeighbourStatus
 from .parts import CONTROL_BYTES_MAX as CONTROL_BYTES_MAX
 from .parts import DEADLINE_US_MAX as DEADLINE_US_MAX
 from .parts import REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX
@@ -124,25 +126,6 @@ class StatusRequest(Message):
     kind: Literal["status-request"] = "status-request"
 
 
-class EdgeStatus(Part):
-    edge: Name
-    alive: bool
-    draining: bool
-    subscriptions: int
-    patterns: int
-    capacity: Capacity = Capacity()
-    seen_ago_s: float
-
-
-class NeighbourStatus(Part):
-    head: Name
-    alive: bool
-    needs: int
-    """Patterns wanted behind that head: what we forward to it."""
-    offered: int
-    """Patterns we asked that head to forward to us."""
-
-
 class StatusReply(Message):
     kind: Literal["status-reply"] = "status-reply"
     cluster: Name
@@ -178,6 +161,10 @@ class EdgeHello(Message):
     registry_count: Annotated[int, Field(ge=0)]
     registry_digest: Text
     draining: bool = False
+    paused: bool = False
+    pause_version: Annotated[int, Field(ge=0)] = 0
+    """Whether balancing is paused, as far as it knows: a head that restarts learns it from its edges. What has the
+    higher version holds."""
 
 
 class EdgeWelcome(Message):
@@ -185,6 +172,8 @@ class EdgeWelcome(Message):
     head: Name
     cluster: Name
     period_s: Annotated[float, Field(gt=0)]
+    paused: bool = False
+    pause_version: Annotated[int, Field(ge=0)] = 0
 
 
 class EdgeGoodbye(Message):
@@ -336,7 +325,19 @@ ControlMessage = Annotated[
     | balancing.ThrottleOrder
     | balancing.DrainRequest
     | balancing.DrainReply
-    | balancing.DrainNotice,
+    | balancing.DrainNotice
+    | operations.OverviewRequest
+    | operations.OverviewReply
+    | operations.ExplainRequest
+    | operations.ExplainReply
+    | operations.PlanRequest
+    | operations.PlanReply
+    | operations.PauseRequest
+    | operations.PauseReply
+    | operations.InspectRequest
+    | operations.InspectReply
+    | operations.RehearseRequest
+    | operations.RehearseReply,
     Field(discriminator="kind"),
 ]
 
@@ -351,6 +352,10 @@ CLIENT_KINDS: Final = frozenset(
         "migration-report",
         "publisher-move-report",
         "drain-request",
+        "overview-request",
+        "explain-request",
+        "plan-request",
+        "pause-request",
     }
 )
 """The kinds a client may send to `HOM_KEY`. Any other kind arriving there is dropped as malformed."""

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Final, get_args
 
+from operations_samples import OPERATIONS
+
 from tidegate_protocol import balancing as b
 from tidegate_protocol import messages as m
 
@@ -95,8 +97,10 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         registry_count=3,
         registry_digest="0123456789abcdef",
         draining=True,
+        paused=True,
+        pause_version=7,
     ),
-    m.EdgeWelcome(head="head-1", cluster="north", period_s=1.0),
+    m.EdgeWelcome(head="head-1", cluster="north", period_s=1.0, paused=True, pause_version=7),
     m.EdgeGoodbye(edge="edge-1"),
     m.OutputPrepare(subscription=SUBSCRIPTION, marker="tidegate.marker.head-1~5~m3.*"),
     m.OutputReady(subscription=SUBSCRIPTION, queue="out.siren-7.2"),
@@ -234,6 +238,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     b.DrainRequest(edge="edge-1", draining=True),
     b.DrainReply(edge="edge-1", draining=True, left=12),
     b.DrainNotice(draining=True),
+    *OPERATIONS,
 )
 
 
