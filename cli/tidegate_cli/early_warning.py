@@ -1,68 +1,48 @@
-"""The demo's scenario: an early-warning network in miniature, and the book-keeping that says whether all arrived.
+"""The demo's story, live: the SDK's publishers and subscribers, and the book-keeping that says whether all arrived.
 
-It uses the SDK as any application would. Expected deliveries come from matching every publication against every
-subscription by hand, so that the summary does not rely on what it checks.
+It uses the SDK as any application would. What a subscriber should have got is known from the publishers' own count and
+from the first message that reached it, so that the summary does not rely on what it checks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
-from tidegate_protocol.topics import matches
 
 from .pacing import Pacer
+from .story import AUDIENCES, FEEDS, JOIN_EVERY_S, Audience, Feed
 
 SETTLE_S: Final = 10.0
 """How long the last messages may take to arrive before they count as lost."""
+RECENT: Final = 100
+"""Deliveries over which the present latency is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """One publisher that goes through its topics in turn."""
-
-    name: str
-    topics: tuple[str, ...]
-    rate_per_s: float
-    body_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """One subscription: who wants what, and how old it may be."""
-
-    subscriber: str
-    pattern: str
-    deadline_s: float
-
-
-FEEDS: Final = (
-    Feed("seismometers", ("quake.alert.north", "quake.alert.south", "quake.raw.north"), 40, 300),
-    Feed("tide-gauges", ("tide.gauge.harbour", "tide.gauge.cape"), 60, 200),
-    Feed("buoys", ("buoy.pressure.1", "buoy.pressure.2", "buoy.battery.1"), 60, 400),
-    Feed("citizens", ("social.report.coast", "social.report.city"), 20, 600),
-)
-INTERESTS: Final = (
-    Interest("sirens", "quake.alert.*", 0.5),
-    Interest("shore-map", "quake.#", 1.0),
-    Interest("forecast", "tide.gauge.*", 1.5),
-    Interest("wave-model", "buoy.pressure.*", 1.5),
-    Interest("crisis-desk", "social.report.#", 5.0),
-    Interest("archive", "#", 30.0),
-)
-
-
-@dataclass
+@dataclass(slots=True)
 class Watch:
-    """What one subscription saw."""
+    """What one subscriber saw."""
 
-    interest: Interest
-    subscription: AsyncSubscription
-    seen: Counter[str] = field(default_factory=Counter)
+    audience: Audience
+    name: str
+    seen: Counter[int] = field(default_factory=Counter)
+    """How often each sequence number of its one publisher was handed over."""
+    recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    out_of_order: int = 0
+    last: int = -1
+    subscription: AsyncSubscription | None = None
+
+    def take(self, message: Message) -> None:
+        sequence = message.sequence
+        assert sequence is not None, "the demo's publishers number their messages"
+        self.seen[sequence] += 1
+        self.out_of_order += sequence < self.last
+        self.last = max(self.last, sequence)
+        self.recent_s.append(message.age_s or 0.0)
 
     @property
     def delivered(self) -> int:
@@ -72,48 +52,71 @@ class Watch:
     def doubled(self) -> int:
         return self.delivered - len(self.seen)
 
+    @property
+    def edge(self) -> str:
+        return (self.subscription.edge if self.subscription is not None else None) or "-"
+
+    @property
+    def queue(self) -> str:
+        return (self.subscription.queue if self.subscription is not None else None) or ""
+
+    @property
+    def late(self) -> int:
+        return self.subscription.statistics().late if self.subscription is not None else 0
+
+    def lost(self, published: int) -> int:
+        """Of what was published since its first message: what never came."""
+        return max(0, published - min(self.seen) - len(self.seen)) if self.seen else published
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The demo's result, over all subscriptions."""
+    """The demo's result, over all subscribers."""
 
     published: int
     delivered: int
     lost: int
     doubled: int
+    out_of_order: int
     late: int
 
     @property
     def complete(self) -> bool:
-        """Whether everything arrived once. Lateness depends on the machine, too, so it is told but not judged."""
-        return self.delivered > 0 and not (self.lost or self.doubled)
+        """Whether everything arrived once and in order. Lateness depends on the machine, too: told, not judged."""
+        return self.delivered > 0 and not (self.lost or self.doubled or self.out_of_order)
 
 
 class EarlyWarning:
-    """Subscribers and publishers of the scenario, against one head."""
+    """Publishers and subscribers of the story, against one head."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._published: Counter[str] = Counter()
-        self._subscribers: list[AsyncSubscriber] = []
-        self.watches: list[Watch] = []
+        self._stack = AsyncExitStack()
+        self._shaking = False
+        self.published: Counter[str] = Counter()
+        """Confirmed publications per topic."""
+        self.watches = [Watch(audience, name) for audience in AUDIENCES for name in audience.names]
 
     async def __aenter__(self) -> EarlyWarning:
-        for interest in INTERESTS:
-            subscriber = AsyncSubscriber(self._url, name=interest.subscriber)
-            self._subscribers.append(await subscriber.__aenter__())
-            seen: Counter[str] = Counter()
-            subscription = await subscriber.subscribe(
-                interest.pattern, deadline=interest.deadline_s, callback=_counter(seen)
-            )
-            self.watches.append(Watch(interest, subscription, seen))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for watch in self.watches:
-            await watch.subscription.unsubscribe()
-        for subscriber in self._subscribers:
-            await subscriber.close()
+        await self._stack.aclose()
+
+    async def join(self) -> None:
+        """Have the subscribers of one topic after another register."""
+        for audience in AUDIENCES:
+            await asyncio.sleep(JOIN_EVERY_S)
+            for watch in [watch for watch in self.watches if watch.audience is audience]:
+                subscriber = await self._stack.enter_async_context(AsyncSubscriber(self._url, name=watch.name))
+                watch.subscription = await subscriber.subscribe(
+                    audience.topic, deadline=audience.deadline_s, callback=watch.take
+                )
+                self._stack.push_async_callback(watch.subscription.unsubscribe)
+
+    def shake(self) -> None:
+        """From now on feeds send their burst."""
+        self._shaking = True
 
     async def publish(self, seconds: float) -> None:
         """Let every feed run for so long; returns when all of it is confirmed."""
@@ -125,42 +128,29 @@ class EarlyWarning:
         """Wait until everything has arrived, within a bound."""
         try:
             async with asyncio.timeout(SETTLE_S):
-                while any(watch.delivered < self.expected(watch) for watch in self.watches):
+                while any(watch.lost(self.published[watch.audience.topic]) for watch in self.watches):
                     await asyncio.sleep(0.05)
         except TimeoutError:
             return  # what has not come counts as lost in the outcome
 
-    def expected(self, watch: Watch) -> int:
-        """How many publications so far match the subscription's pattern."""
-        return sum(count for topic, count in self._published.items() if matches(watch.interest.pattern, topic))
-
     def outcome(self) -> Outcome:
+        watches = self.watches
         return Outcome(
-            published=self._published.total(),
-            delivered=sum(watch.delivered for watch in self.watches),
-            lost=sum(max(0, self.expected(watch) - len(watch.seen)) for watch in self.watches),
-            doubled=sum(watch.doubled for watch in self.watches),
-            late=sum(watch.subscription.statistics().late for watch in self.watches),
+            published=self.published.total(),
+            delivered=sum(watch.delivered for watch in watches),
+            lost=sum(watch.lost(self.published[watch.audience.topic]) for watch in watches),
+            doubled=sum(watch.doubled for watch in watches),
+            out_of_order=sum(watch.out_of_order for watch in watches),
+            late=sum(watch.late for watch in watches),
         )
 
-    @property
-    def published(self) -> Mapping[str, int]:
-        """Confirmed publications per topic."""
-        return self._published
-
     async def _feed(self, feed: Feed, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
         body = b"." * feed.body_bytes
+        until = loop.time() + seconds
+        calm, burst = Pacer(feed.rate_per_s), Pacer(feed.rate_per_s * feed.burst_factor)
         async with AsyncPublisher(self._url, name=feed.name) as publisher:
-            pacer = Pacer(feed.rate_per_s)
-            for turn in range(round(feed.rate_per_s * seconds)):
-                await pacer.wait()
-                topic = feed.topics[turn % len(feed.topics)]
-                await publisher.publish(topic, body, attributes={"station": feed.name, "turn": turn})
-                self._published[topic] += 1
-
-
-def _counter(seen: Counter[str]) -> Callable[[Message], None]:
-    def count(message: Message) -> None:
-        seen[message.id or "foreign"] += 1
-
-    return count
+            while loop.time() < until:
+                await (burst if self._shaking else calm).wait()
+                await publisher.publish(feed.topic, body)
+                self.published[feed.topic] += 1

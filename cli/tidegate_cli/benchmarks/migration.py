@@ -13,21 +13,18 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
-from tidegate._aio import AioRuntime
-from tidegate._config import Address, Backoff, Timeouts
-from tidegate._control import Control
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import Topology
 from tidegate_protocol.balancing import DrainReply, DrainRequest
 from tidegate_protocol.messages import StatusReply, StatusRequest
 
+from ..ask import Asking
 from ..console import Report
 from ..errors import CommandFailed
 from ..pacing import Pacer
@@ -41,7 +38,6 @@ CALM_S: Final = 3.0
 """How long it is watched before anything moves, to know the usual latency."""
 AFTER_S: Final = 1.0
 """What counts as part of a move after its end."""
-REQUEST_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.05
 ROUND_S_MAX: Final = 120.0
 SETTLE_S: Final = 15.0
@@ -117,23 +113,23 @@ class Bench:
     async def run(self) -> dict[str, Any]:
         """All rounds; returns the figures."""
         async with AsyncExitStack() as stack:
-            control = await stack.enter_async_context(_control(self._url))
-            home, away = await self._edges(control)
+            head = await stack.enter_async_context(Asking(self._url))
+            home, away = await self._edges(head)
             # Everybody starts on one edge: the other takes nobody for now.
-            await _drain(control, away, True)
+            await _drain(head, away, True)
             await self._subscribe(stack)
-            await _drain(control, away, False)
+            await _drain(head, away, False)
             publishing = [asyncio.create_task(self._load.publish(_topic(index))) for index in range(TOPICS)]
             try:
-                gaps, durations = await self._rounds(control, home, away)
+                gaps, durations = await self._rounds(head, home, away)
             finally:
                 self._load.stopping = True
                 await asyncio.gather(*publishing)
             await self._settle()
             return self._figures(gaps, durations)
 
-    async def _edges(self, control: Control) -> tuple[str, str]:
-        status = await control.request(StatusRequest(), StatusReply, REQUEST_S)
+    async def _edges(self, head: Asking) -> tuple[str, str]:
+        status = await head.ask(StatusRequest(), StatusReply)
         alive = sorted(edge.edge for edge in status.edges if edge.alive)
         if len(alive) != 2:
             found = ", ".join(alive) or "none"
@@ -150,7 +146,7 @@ class Bench:
             self._subscriptions.append(subscription)
             self._report("subscribers", index + 1, self._size.subscribers)
 
-    async def _rounds(self, control: Control, home: str, away: str) -> tuple[list[float], list[float]]:
+    async def _rounds(self, head: Asking, home: str, away: str) -> tuple[list[float], list[float]]:
         gaps: list[float] = []
         durations: list[float] = []
         for number in range(self._size.rounds):
@@ -158,14 +154,14 @@ class Bench:
             await asyncio.sleep(CALM_S)
             usual_s = self._usual_s(calm_began)
             began = time.monotonic()
-            await _drain(control, home, True)
+            await _drain(head, home, True)
             await self._all_on(away)
             ended = time.monotonic()
-            await _emptied(control, home)
+            await _emptied(head, home)
             await asyncio.sleep(max(0.0, ended + AFTER_S - time.monotonic()))
             durations.append(ended - began)
             gaps += [watch.gap_ms(began, ended + AFTER_S, usual_s) for watch in self._watches]
-            await _drain(control, home, False)
+            await _drain(head, home, False)
             home, away = away, home
             self._report("rounds", number + 1, self._size.rounds)
         return gaps, durations
@@ -233,26 +229,14 @@ def _topic(index: int) -> str:
     return f"bench.move.{index}"
 
 
-@asynccontextmanager
-async def _control(url: str) -> AsyncIterator[Control]:
-    runtime = AioRuntime()
-    control = Control(runtime, Address.parse(url), "tidegate-bench", Timeouts(), Backoff())
-    try:
-        await control.open()
-        yield control
-    finally:
-        await control.close()
-        await runtime.close()
+async def _drain(head: Asking, edge: str, draining: bool) -> DrainReply:
+    return await head.ask(DrainRequest(edge=edge, draining=draining), DrainReply)
 
 
-async def _drain(control: Control, edge: str, draining: bool) -> DrainReply:
-    return await control.request(DrainRequest(edge=edge, draining=draining), DrainReply, REQUEST_S)
-
-
-async def _emptied(control: Control, edge: str) -> None:
+async def _emptied(head: Asking, edge: str) -> None:
     """Wait until the head counts nobody there any more."""
     until = time.monotonic() + ROUND_S_MAX
-    while (await _drain(control, edge, True)).left:
+    while (await _drain(head, edge, True)).left:
         if time.monotonic() > until:
             raise CommandFailed(f"{edge} is not empty after {ROUND_S_MAX:g} s")
         await asyncio.sleep(LOOK_EVERY_S)

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate._aio import AioRuntime
-from tidegate._config import Address, Backoff, Timeouts
-from tidegate._control import Control
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import Topology
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
 
+from ..ask import Asking
 from ..console import Report
 
 PER_SUBSCRIBER: Final = 500
@@ -61,15 +59,13 @@ async def run_sensing(size: Size, report: Report) -> dict[str, Any]:
 
 async def _subscribe(url: str, count: int, report: Report) -> None:
     """Have so many output queues made; nobody attaches to them."""
-    runtime = AioRuntime()
-    control = Control(runtime, Address.parse(url), "tidegate-bench", Timeouts(), Backoff())
     gate = asyncio.Semaphore(AT_ONCE)
     done = 0
 
-    async def one(index: int) -> None:
+    async def one(head: Asking, index: int) -> None:
         nonlocal done
         async with gate:
-            await control.request(
+            await head.ask(
                 SubscribeRequest(
                     subscriber=f"bench-{index // PER_SUBSCRIBER}",
                     pattern=f"bench.sensing.{index}",
@@ -81,14 +77,9 @@ async def _subscribe(url: str, count: int, report: Report) -> None:
         done += 1
         report("subscriptions", done, count)
 
-    try:
-        await control.open()
-        async with asyncio.TaskGroup() as group:
-            for index in range(count):
-                group.create_task(one(index))
-    finally:
-        await control.close()
-        await runtime.close()
+    async with Asking(url) as head, asyncio.TaskGroup() as group:
+        for index in range(count):
+            group.create_task(one(head, index))
 
 
 async def _shares(pids: dict[str, int], seconds: float) -> dict[str, float]:
