@@ -1,0 +1,344 @@
+"""A lean subscriber: the client machine of the SDK with a lean connection around it.
+
+Which queue a subscription is served from, what is held during a move and when it is released is the business of
+`SubscriptionMachine`; which delivery is new that of `Deduplicator`. Both are those of production, driven as the
+simulator drives them. What always holds:
+
+- a delivery is acknowledged only after the application got it, or it was a duplicate or a marker; in the order of the
+  deliveries of its attachment, in bulk;
+- an attachment is left only when RabbitMQ has confirmed that nothing more comes from it, or the connection is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pamqp import base, commands
+
+from tidegate._delivery import Deduplicator, Verdict
+from tidegate._migration import Admission, SubscriptionMachine
+from tidegate._moves import (
+    MARKER_START,
+    Answer,
+    Answered,
+    Attach,
+    Attached,
+    AttachmentLost,
+    CancelTimer,
+    ChangeHead,
+    Detach,
+    Detached,
+    Held,
+    LeaveHead,
+    MarkerArrived,
+    Opened,
+    Ordered,
+    Release,
+    Request,
+    SetTimer,
+    SubscriptionAction,
+    SubscriptionEvent,
+    TellRefusal,
+    TimerFired,
+)
+from tidegate_protocol.balancing import MigrationReport, MigrationStage
+from tidegate_protocol.messages import ControlMessage, SubscribeRequest
+from tidegate_simulator.scenario import SubscriberSpec
+
+from .codec import CONSUMER_TAG, Address, acknowledge, method, read_publication
+from .connection import LeanConnection
+from .head_line import HeadLine, ReplyTo
+from .journal import Journal
+
+STREAMS_MAX: Final = 20_000
+"""The default of the SDK."""
+EXPIRES_S: Final = 600
+
+Settled = Callable[["Attachment"], None]
+
+
+class Attachment:
+    """A consumer on one queue as the client sees it: deliveries are numbered, and acknowledged in their order."""
+
+    __slots__ = ("_ahead", "_contiguous", "_sent", "connection", "detaching", "given_up", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self._ahead: set[int] = set()
+        self._contiguous = 0
+        self._sent = 0
+        self.slot = slot
+        self.given_up = False
+        self.detaching = False
+        self.connection: LeanConnection
+
+    def settle(self, tag: int) -> None:
+        """This delivery is done with."""
+        if tag != self._contiguous + 1:
+            self._ahead.add(tag)
+            return
+        self._contiguous = tag
+        while self._ahead and self._contiguous + 1 in self._ahead:
+            self._contiguous += 1
+            self._ahead.discard(self._contiguous)
+
+    def flush(self) -> None:
+        """Acknowledge everything that is settled and was not acknowledged yet."""
+        if self._contiguous > self._sent:
+            self._sent = self._contiguous
+            self.connection.write(acknowledge(self._sent))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSeen:
+    """A subscription that has moved, as its client tells the head."""
+
+    at_us: int
+    subscriber: str
+    topic: str
+    source: str
+    target: str
+    migration: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSeen:
+    """From when on a subscription is served from an edge."""
+
+    at_us: int
+    subscriber: str
+    edge: str
+
+
+Delivered = tuple[str | None, int | None, Attachment, int]
+"""Id, publish time, where it came from, and its tag."""
+
+
+class LeanSubscriber:
+    """One subscriber with one subscription."""
+
+    def __init__(self, spec: SubscriberSpec, number: int, head: Address, streams: dict[str, int], run: Journal) -> None:
+        self._spec = spec
+        self._number = number
+        self._head = head
+        self._publishers = streams
+        self._journal = run
+        self._attachments: dict[int, Attachment] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._edge = ""
+        self.deduplicator = Deduplicator(STREAMS_MAX)
+        self.line: HeadLine
+        self.name = spec.name
+        self.moves: list[MoveSeen] = []
+        self.places: list[PlaceSeen] = []
+        self.highest: dict[int, int] = {}
+        """The highest sequence handed to the application, by publisher."""
+        self.losses: list[str] = []
+        """Attachments that were lost, and why."""
+        request = SubscribeRequest(
+            subscriber=spec.name,
+            pattern=spec.pattern,
+            deadline_us=round(spec.deadline_s * 1e6),
+            expires_s=EXPIRES_S,
+        )
+        self.machine = SubscriptionMachine(request, spec.prefetch, self.deduplicator.expected)
+
+    def start(self) -> None:
+        """Register."""
+        self.handle(Opened())
+
+    def stop(self) -> None:
+        """End everything at once: the run is over."""
+        for handle in self._timers.values():
+            handle.cancel()
+        for attachment in self._attachments.values():
+            attachment.given_up = True
+            attachment.connection.close()
+
+    def flush(self) -> None:
+        """Acknowledge what is settled; called every so often."""
+        for attachment in self._attachments.values():
+            attachment.flush()
+
+    # The control plane
+
+    def answered(self, key: str, message: ControlMessage) -> None:
+        self.handle(Answered(key, message))
+
+    def ordered(self, message: ControlMessage, reply_to: ReplyTo | None) -> None:
+        self.handle(Ordered(message, reply_to))
+
+    # The machine
+
+    def handle(self, event: SubscriptionEvent) -> None:
+        """Have the machine take an event, and do what it orders."""
+        self._carry_out_all(self.machine.handle(event, asyncio.get_running_loop().time()))
+
+    def _progress(self) -> None:
+        self._carry_out_all(self.machine.progress(asyncio.get_running_loop().time()))
+
+    def _carry_out_all(self, actions: list[SubscriptionAction]) -> None:
+        for action in actions:
+            self._carry_out(action)
+        place = self.machine.place
+        if place is not None and place.edge != self._edge:
+            self._edge = place.edge
+            self.places.append(PlaceSeen(time.time_ns() // 1000, self.name, place.edge))
+
+    def _carry_out(self, action: SubscriptionAction) -> None:
+        match action:
+            case Attach():
+                self._attach(action)
+            case Detach(slot):
+                self._detach(slot)
+            case Release(items, surplus):
+                self._release(items, surplus)
+            case Answer(to, message):
+                if to is not None:
+                    self.line.reply(to, message)
+            case Request(key, message, _):
+                self._note(message)
+                self.line.request(self.name, key, message)
+            case SetTimer(name, after_s):
+                self._set_timer(name, after_s)
+            case CancelTimer(name):
+                handle = self._timers.pop(name, None)
+                if handle is not None:
+                    handle.cancel()
+            case ChangeHead() | LeaveHead() | TellRefusal():
+                pass  # there is one head, and the machine goes on asking
+
+    def _note(self, message: ControlMessage) -> None:
+        """Write down a finished move, once: the report is repeated until it is acknowledged."""
+        if not isinstance(message, MigrationReport) or message.stage is not MigrationStage.MOVED:
+            return
+        if message.other_edge is None or any(move.migration == message.migration for move in self.moves):
+            return
+        self.moves.append(
+            MoveSeen(
+                time.time_ns() // 1000,
+                self.name,
+                self._spec.pattern,
+                message.other_edge,
+                message.edge,
+                message.migration,
+            )
+        )
+
+    def _set_timer(self, name: str, after_s: float) -> None:
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._timers[name] = asyncio.get_running_loop().call_later(after_s, self._fire, name)
+
+    def _fire(self, name: str) -> None:
+        self._timers.pop(name, None)
+        self.handle(TimerFired(name))
+
+    # Attaching and detaching
+
+    def _attach(self, order: Attach) -> None:
+        attachment = Attachment(order.slot)
+        self._attachments[order.slot] = attachment
+        attachment.connection = LeanConnection(
+            self._receiver(attachment),
+            lambda one: self._told(attachment, one),
+            lambda gone, problem: self._lost(attachment, gone, problem),
+        )
+        address = Address.parse(order.place.url, self._head)
+        methods: tuple[base.Frame, ...] = (
+            commands.Basic.Qos(prefetch_count=order.prefetch),
+            commands.Basic.Consume(queue=order.place.queue, consumer_tag=CONSUMER_TAG),
+        )
+        task = asyncio.ensure_future(attachment.connection.connect(address, self.name, *methods))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def _told(self, attachment: Attachment, one: base.Frame) -> None:
+        if isinstance(one, commands.Basic.ConsumeOk) and not attachment.given_up:
+            self.handle(Attached(attachment.slot))
+        elif isinstance(one, commands.Channel.CloseOk):
+            self._left(attachment)
+
+    def _lost(self, attachment: Attachment, gone: bool, problem: str) -> None:
+        if attachment.detaching:
+            self._left(attachment)
+        elif not attachment.given_up:
+            self._attachments.pop(attachment.slot, None)
+            attachment.given_up = True
+            self.losses.append(problem)
+            self.handle(AttachmentLost(attachment.slot, gone, problem))
+
+    def _detach(self, slot: int) -> None:
+        attachment = self._attachments.pop(slot, None)
+        if attachment is None:
+            asyncio.get_running_loop().call_soon(self.handle, Detached(slot))
+            return
+        attachment.flush()
+        attachment.given_up = attachment.detaching = True
+        if attachment.connection.is_up:
+            close = commands.Channel.Close(reply_code=200, reply_text="moved", class_id=0, method_id=0)
+            attachment.connection.write(method(close))
+        else:
+            attachment.connection.close()
+            asyncio.get_running_loop().call_soon(self._left, attachment)
+
+    def _left(self, attachment: Attachment) -> None:
+        if attachment.detaching:
+            attachment.detaching = False
+            attachment.connection.close()
+            self.handle(Detached(attachment.slot))
+
+    # Deliveries
+
+    def _receiver(self, attachment: Attachment) -> Callable[[int, str, bytes, bytes], None]:
+        """What takes the deliveries of an attachment; called for every one of a run."""
+        admit, passed, slot = self.machine.admit, Admission.PASS, attachment.slot
+
+        def receive(tag: int, key: str, header: bytes, body: bytes) -> None:
+            if attachment.given_up:
+                return
+            if key.startswith(MARKER_START):
+                attachment.settle(tag)
+                self.handle(MarkerArrived(slot, key))
+                return
+            identity, published_us = read_publication(header)
+            delivered = (identity, published_us, attachment, tag)
+            admission = admit(slot, identity, delivered)
+            if admission is passed:
+                self._take(delivered, False)
+                return
+            if admission is Admission.WATCHED or admission is Admission.COLLECTED:
+                self._take(delivered, admission is Admission.COLLECTED)
+            if admission is not Admission.STRAY:
+                self._progress()
+
+        return receive
+
+    def _release(self, items: tuple[Held, ...], surplus: tuple[Held, ...]) -> None:
+        for item in items:
+            self._take(item.payload, item.collected)
+        for item in surplus:
+            _, _, attachment, tag = item.payload
+            attachment.settle(tag)
+
+    def _take(self, delivered: Delivered, collected: bool) -> None:
+        """Judge a delivery, and hand it over if it is new."""
+        identity, published_us, attachment, tag = delivered
+        arrived_us = time.time_ns() // 1000
+        if self.deduplicator.judge(identity, arrived_us / 1e6) is not Verdict.DUPLICATE and identity is not None:
+            stream, _, sequence = identity.rpartition(":")
+            publisher, number = self._publishers[stream], int(sequence)
+            self._journal.delivered(self._number, publisher, number, published_us or 0, arrived_us, collected)
+            if number > self.highest.get(publisher, -1):
+                self.highest[publisher] = number
+        attachment.settle(tag)
+
+
+def as_plain(rows: list[Any]) -> list[list[Any]]:
+    """Rows as JSON takes them."""
+    return [[getattr(row, name) for name in row.__slots__] for row in rows]
