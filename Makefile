@@ -2,6 +2,7 @@
 
 BIN := .venv/bin
 ARGS ?=
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test check bench lock clean
@@ -18,8 +19,8 @@ demo: setup ## start a cluster on real RabbitMQ, watch messages flow for a minut
 up: setup ## start a cluster and keep it running until Ctrl-C
 	@$(BIN)/tidegate up --compact $(ARGS)
 
-test: setup ## run all tests (ARGS="-k topics" for some)
-	@$(BIN)/pytest $(ARGS)
+test: setup ## run all tests (ARGS="-k topics" for some, JOBS=0 for one at a time)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: setup ## format, lint, types, unit and property tests, a short swarm: run this before you commit
 	@$(BIN)/ruff format --check .
