@@ -224,6 +224,21 @@ class RegistryPage(Message):
     """Ask for the next page with this; None on the last one."""
 
 
+# Between any two brokers.
+
+
+class Probe(Message):
+    """Answered at once by the other broker's process: its way there and back is a round trip of the link."""
+
+    kind: Literal["probe"] = "probe"
+
+
+class ProbeReply(Message):
+    kind: Literal["probe-reply"] = "probe-reply"
+    clock_us: Annotated[int, Field(ge=0)]
+    """The wall clock of whoever answers; compared with ours it tells how far the two are apart."""
+
+
 # Head to head.
 
 
@@ -283,6 +298,8 @@ ControlMessage = Annotated[
     | OutputRemoved
     | RegistryRequest
     | RegistryPage
+    | Probe
+    | ProbeReply
     | RoutesUpdate
     | RoutesAccepted
     | RoutesUnknownBase

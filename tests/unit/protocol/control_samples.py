@@ -108,6 +108,8 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.OutputRemoved(edge="edge-1", subscriber="siren-7", number=2),
     m.RegistryRequest(after="out.siren-6.0"),
     m.RegistryPage(edge="edge-1", digest="0123456789abcdef", subscriptions=(SUBSCRIPTION,), after="out.siren-7.2"),
+    m.Probe(),
+    m.ProbeReply(clock_us=1_700_000_000_123_456),
     m.RoutesUpdate(head="head-1", version=8, base=7, add=("alert.#",), remove=("alert.*.north.#",), wait_s=2.5),
     m.RoutesAccepted(head="head-2", version=8, awaiting=("head-3",)),
     m.RoutesUnknownBase(head="head-2", have=6),
@@ -188,6 +190,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         subscription=SUBSCRIPTION,
         marker="tidegate.marker.head-1~5~m3.*",
         load=MOVE,
+        source="edge-1",
     ),
     b.AcceptReply(
         migration="head-1~5~m3",
