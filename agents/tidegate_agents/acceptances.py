@@ -8,6 +8,10 @@ other. What always holds:
 - a place is confirmed only when it is made and its routes, and those of its markers, are live at every head: one that
   has not confirmed would leave a gap in what the client gets;
 - every request may be repeated and gets the same answer; one that comes after the end of its migration is refused;
+- the old head gets its acknowledgement when a place that nobody came to is gone, not before: should we be restarted
+  meanwhile, and have forgotten, it tells us again;
+- a client that leaves before its old head has heard that it moved is kept waiting while we tell it: otherwise
+  its old place would wait for it for ever;
 - if nobody tells us how it ended, the place is kept, because its client may be using it; if not it expires by itself.
   It is removed only if the client, asked through its old head, says that it is elsewhere;
 - to its cluster, an edge that takes subscriptions from another one is in a session, from the first to the last of them.
@@ -29,6 +33,8 @@ from tidegate_protocol.balancing import (
     LoadReply,
     LoadRequest,
     MigrationAck,
+    MigrationReport,
+    MigrationStage,
     PlaceReply,
     PlaceRequest,
     RemoteLoads,
@@ -58,6 +64,9 @@ KEPT_TIMEOUTS: Final = 3
 DOUBTS_MAX: Final = 1_000
 """Places kept in doubt about which is asked."""
 DOUBT_ATTEMPTS_MAX: Final = 6
+
+LEAVING_ATTEMPTS_MAX: Final = 6
+"""How often a client that leaves is kept waiting until its old head knows that it has moved."""
 
 ENDED_MAX: Final = 5_000
 """Ended migrations that are remembered, in case a request about one comes late."""
@@ -100,6 +109,15 @@ class _Hosting:
     failed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A migration that is over, with the places of a client that has not come, or may not have."""
+
+    places: tuple[tuple[str, Key], ...] = ()
+    kept: bool = False
+    """Whether they are kept, because nobody knows how it ended; otherwise they are being removed."""
+
+
 @dataclass(slots=True)
 class _Doubt:
     """A place that was kept without knowing whether its client has come."""
@@ -131,8 +149,9 @@ class Acceptances:
         self._accepting: dict[str, _Acceptance] = {}
         self._hosting: dict[str, _Hosting] = {}
         self._doubts: dict[str, _Doubt] = {}
-        self._ended: dict[str, tuple[str, Key] | None] = {}
-        """Where the place of an ended migration is, if it was kept without knowing how it ended."""
+        self._ended: dict[str, _Ended] = {}
+        self._leaving: dict[str, int] = {}
+        """Migrations whose clients have left already, and how often their old head was told that they had moved."""
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(RemoteLoadsRequest, self.loads_asked)
@@ -158,6 +177,8 @@ class Acceptances:
         if message.head not in context.routes.offers:
             text = f"{message.head} is not a neighbour of {context.config.head}"
             context.refuse(reply_to, RefusalReason.UNKNOWN, text, "head")
+        elif context.paused:
+            context.refuse(reply_to, RefusalReason.NOT_READY, "an operator has paused balancing here")
         elif not context.config.publisher_url:
             text = "publisher_url is not configured: clients could not be told where to find this head"
             context.refuse(reply_to, RefusalReason.NOT_READY, text)
@@ -346,35 +367,44 @@ class Acceptances:
             # We have just started and may have made a place for it before.
             self._context.refuse(reply_to, RefusalReason.NOT_READY, f"the registry of {unread} is not known yet")
             return
-        self._context.reply(reply_to, MigrationAck(migration=message.migration))
-        if acceptance is not None:
-            if acceptance.request.head == message.head:
-                self._close(acceptance, message.moved, "told by the old head")
-            return
-        place = self._ended.get(message.migration)
-        known = message.migration in self._ended
-        self._remember(message.migration, None)
-        if message.moved:
-            return
-        if place is not None:
-            self._removals.discard(*place)
-        elif not known:
-            self._never_came(message)
+        if acceptance is not None and acceptance.request.head == message.head:
+            self._close(acceptance, message.moved, "told by the old head")
+        elif acceptance is None and message.moved:
+            self._remember(message.migration, _Ended())
+        elif acceptance is None:
+            self._stayed(message)
+        places = self._ended.get(message.migration, _Ended()).places
+        registry, discarded = self._context.registry, self._removals.is_discarded
+        left = [place[0] for place in places if discarded(place) and registry.get(*place) is not None]
+        if left:
+            self._context.refuse(reply_to, RefusalReason.NOT_READY, f"the place on {left[0]} is not removed yet")
+        else:
+            self._context.reply(reply_to, MigrationAck(migration=message.migration))
+
+    def _stayed(self, message: AcceptEnd) -> None:
+        """We have no part in this migration any more, and hear that its client has not come."""
+        ended = self._ended.get(message.migration)
+        places = self._never_came(message) if ended is None else ended.places
+        if ended is None or ended.kept:
+            for place in places:
+                self._removals.discard(*place)
+        self._remember(message.migration, _Ended(places))
 
     def _unread(self, edge: str | None) -> str:
         record = self._context.registry.edges.get(edge or "")
         return "" if record is None or record.settled else record.name
 
-    def _never_came(self, message: AcceptEnd) -> None:
-        """Remove a place that was made before we were started, for a client that has stayed where it was."""
+    def _never_came(self, message: AcceptEnd) -> tuple[tuple[str, Key], ...]:
+        """What was made before we were started, for a client that has stayed where it was. Without a number, whatever
+        nobody uses is meant.
+        """
         context = self._context
         if message.edge is None or message.subscriber is None or message.pattern is None:
-            return
-        for edge, found in context.registry.find(message.subscriber, message.pattern):
-            place = (edge, key_of(found))
-            meant = edge == message.edge and message.number in (None, found.number)
-            if meant and not any(place in used for used in (context.granted, context.reserved, context.abandoned)):
-                self._removals.discard(*place)
+            return ()
+        found = context.registry.find(message.subscriber, message.pattern)
+        meant = [(edge, key_of(s)) for edge, s in found if edge == message.edge and message.number in (None, s.number)]
+        used = (context.granted, context.reserved, context.abandoned)
+        return tuple(place for place in meant if not any(place in places for places in used))
 
     def _kept(self, migration: str) -> None:
         """Nobody said how it ended."""
@@ -383,10 +413,44 @@ class Acceptances:
             return
         reply, message = acceptance.reply, acceptance.request
         self._close(acceptance, moved=True, why="nobody said how it ended; its client may be here")
-        self._remember(migration, (reply.edge, (message.subscription.subscriber, reply.number)))
+        place = (reply.edge, (message.subscription.subscriber, reply.number))
+        self._remember(migration, _Ended((place,), kept=True))
         if len(self._doubts) < DOUBTS_MAX:
             self._doubts[migration] = _Doubt(message)
             self._ask_place(migration)
+
+    # Leaving right after coming
+
+    def leaves_too_early(self, key: Key) -> bool:
+        """Whether this subscription, which its client wants to end, is one that its old head still counts as its own.
+
+        Then that head is told that the client has moved, a bounded number of times, and answers with `AcceptEnd`.
+        """
+        for migration, acceptance in self._accepting.items():
+            reply, terms = acceptance.reply, acceptance.request.subscription
+            if reply is not None and (terms.subscriber, reply.number) == key:
+                self._leaving.setdefault(migration, 0)
+                return self._tell_moved(migration, acceptance, reply)
+        return False
+
+    def _tell_moved(self, migration: str, acceptance: _Acceptance, reply: AcceptReply) -> bool:
+        if self._leaving[migration] >= LEAVING_ATTEMPTS_MAX:
+            return False
+        self._leaving[migration] += 1
+        terms = acceptance.request.subscription
+        report = MigrationReport(
+            migration=migration,
+            subscriber=terms.subscriber,
+            stage=MigrationStage.MOVED,
+            pattern=terms.pattern,
+            edge=reply.edge,
+            number=reply.number,
+            other_edge=acceptance.request.source,
+            other_number=terms.number,
+            reason="it has moved, and leaves now",
+        )
+        self._context.do(Send(acceptance.request.head, report))
+        return True
 
     # Asking where the client is
 
@@ -406,11 +470,12 @@ class Acceptances:
             return
         if message.edge is None or message.migration is not None:
             return
-        place = self._ended.get(migration)
+        ended = self._ended.get(migration, _Ended())
         self._resolve(migration)
-        if place is not None and message.edge not in self._context.registry.edges:
-            self._remember(migration, None)
-            self._removals.discard(*place)
+        if ended.kept and message.edge not in self._context.registry.edges:
+            self._remember(migration, _Ended(ended.places))
+            for place in ended.places:
+                self._removals.discard(*place)
 
     def _place_unknown(self, migration: str) -> None:
         """The old head is not there at this moment; the timer asks again."""
@@ -431,7 +496,9 @@ class Acceptances:
         context, message = self._context, acceptance.request
         migration, balancing = message.migration, context.config.balancing
         del self._accepting[migration]
-        self._remember(migration, None)
+        unused = not moved and migration in self._preparations
+        self._remember(migration, _Ended((self._preparations.place(migration),) if unused else ()))
+        self._leaving.pop(migration, None)
         context.cancel_timer(f"acceptance {migration}")
         if moved:
             self._preparations.taken(migration)
@@ -449,9 +516,9 @@ class Acceptances:
         kind = "accepted" if moved else "not-accepted"
         context.decide(Decision(kind, subject, why[:1_000], session=migration))
 
-    def _remember(self, migration: str, place: tuple[str, Key] | None) -> None:
+    def _remember(self, migration: str, ended: _Ended) -> None:
         self._ended.pop(migration, None)
-        self._ended[migration] = place
+        self._ended[migration] = ended
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
@@ -461,6 +528,7 @@ class Acceptances:
         assert len(self._ended) <= ENDED_MAX
         assert len(self._doubts) <= DOUBTS_MAX
         assert all(asked.waiting for asked in self._asked.values())
+        assert self._leaving.keys() <= self._accepting.keys()
         for migration, acceptance in self._accepting.items():
             edge, marker = acceptance.request.edge, acceptance.request.marker
             assert self._context.routes.is_carried(edge, marker), f"the markers of {migration}"

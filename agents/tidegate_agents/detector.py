@@ -53,7 +53,7 @@ BACKLOGGED_SHARE: Final = 0.9
 USED_AT_LEAST: Final = 0.5
 """An uplink that carries less than this share of its configured capacity is not what holds anything back."""
 COMING_AT_LEAST: Final = 0.1
-"""Where less than this share of what is drained comes in, a backlog is worked off, and nobody's leaving speeds it up."""
+"""Where less than this share of what is drained comes in, a backlog is just worked off: no move speeds it up."""
 IN_FLIGHT_DEVIATIONS: Final = 3.0
 """Standard deviations of what is in flight above which a depth is a backlog and not chance."""
 NOISE_MESSAGES_MIN: Final = 1.0

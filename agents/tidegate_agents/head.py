@@ -15,6 +15,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `drains` | edges emptied for maintenance |
 | `places` | subscriptions on two edges, and what waits on an edge that was away |
 | `load_parts` | load, publishers, other clusters |
+| `operations` | what operators ask: states, reasons, plans; pausing |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
 neighbours.
@@ -59,6 +60,7 @@ from .machine import (
 )
 from .migrations import Migrations
 from .neighbours import Neighbours
+from .operations import Operations
 from .places import Places
 from .preparations import Preparations
 from .removals import Removals
@@ -85,6 +87,7 @@ class HeadAgent:
         )
         self._migrations.use_remote(self._load.steps)
         self._sessions.use_remote(self._load.candidates)
+        self._operations = Operations(context, self._edges, self._neighbours, self._sessions, self._load)
         self.ignored = 0
         """Messages of kinds that are not for a head."""
         self._register()
@@ -111,6 +114,7 @@ class HeadAgent:
         for part in (self._preparations, self._migrations, self._sessions, self._drains, self._places):
             part.register(dispatch)
         self._load.register(dispatch)
+        self._operations.register(dispatch)
 
     @property
     def story(self) -> deque[Decision]:
@@ -213,6 +217,8 @@ class HeadAgent:
                 f"{unread} may hold this subscription and has not told yet",
                 RefusalReason.NOT_READY,
             )
+        elif self._load.acceptances.leaves_too_early(key):
+            text, reason = "its old head has not heard yet that it has moved here", RefusalReason.NOT_READY
         else:
             for pattern in self._removals.patterns_of(key):
                 self._migrations.unsubscribed(message.subscriber, pattern)

@@ -8,8 +8,8 @@ by different ways. What always holds:
 - the markers' pattern is routed to the old edge from every head before the client is told to move; a head that has
   not confirmed its routes, or does not answer, stops the migration before it begins;
 - the heads named to the client are those that publish markers: where the two differ, the migration is given up;
-- the other head is told how it ended, again and again until it has heard, at most `END_ATTEMPTS_MAX` times; after
-  that it helps itself by a time-out;
+- the other head is told how it ended, again and again until it has drawn its conclusions, at most `END_ATTEMPTS_MAX`
+  times; after that it helps itself by a time-out;
 - a head that was restarted meanwhile hears from the client how it ended, and tells all neighbours: it does not know
   any more which of them it concerns.
 """
@@ -43,6 +43,9 @@ HEADS_FRESH_S: Final = 60.0
 """How long the names of all heads are believed; a head that joins meanwhile is noticed when markers are published."""
 
 END_ATTEMPTS_MAX: Final = 10
+END_ATTEMPTS_SOON: Final = 3
+"""So many of them soon after each other; then the pause doubles each time, because somebody is away."""
+END_PAUSE_MAX_S: Final = 60.0
 ENDS_MAX: Final = 5_000
 """Migrations whose end another head has not acknowledged; of more, the latest."""
 
@@ -136,6 +139,7 @@ class RemoteSteps:
             subscription=move.subscription,
             marker=move.marker,
             load=move.load,
+            source=move.source,
         )
         remote.attempts += 1
         remote.request_id = context.request(move.target_head, message, "accept", move.id)
@@ -303,7 +307,9 @@ class RemoteSteps:
         end.attempts += 1
         self._context.drop_request(end.request_id)
         end.request_id = self._context.request(end.to, end.message, "accept-end", key)
-        self._context.set_timer(f"accept-end {key}", self._context.config.reply_timeout_s)
+        doublings = max(end.attempts - END_ATTEMPTS_SOON, 0)
+        pause_s = min(self._context.config.reply_timeout_s * 2**doublings, END_PAUSE_MAX_S)
+        self._context.set_timer(f"accept-end {key}", pause_s)
 
     def _end_answered(self, key: str, message: ControlMessage) -> None:
         if key in self._ends and isinstance(message, MigrationAck):

@@ -336,6 +336,8 @@ class AcceptRequest(Message):
     subscription: Subscription
     marker: Pattern
     load: PlannedMove
+    source: Name | None = None
+    """The edge it leaves."""
 
 
 class AcceptReply(Message):

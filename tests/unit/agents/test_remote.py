@@ -7,7 +7,7 @@ import pytest
 from tests.support.agents_driver import of, sent, subscription
 from tests.support.parts_driver import PartsDriver, answers, clients, decisions, markers, messages
 from tidegate_agents import marker_flood
-from tidegate_agents.acceptances import DOUBT_ATTEMPTS_MAX
+from tidegate_agents.acceptances import DOUBT_ATTEMPTS_MAX, LEAVING_ATTEMPTS_MAX
 from tidegate_agents.config import ATTEMPTS_MAX
 from tidegate_agents.machine import Action, ActionFailed, ChangeRoutes, MarkerPublished, PublishMarker, Send, SetTimer
 from tidegate_agents.migration_steps import Move
@@ -37,7 +37,15 @@ from tidegate_protocol.balancing import (
     SessionNotice,
     SessionPhase,
 )
-from tidegate_protocol.messages import LoadState, OutputPrepare, OutputReady, OutputRemove, Refusal, RefusalReason
+from tidegate_protocol.messages import (
+    LoadState,
+    OutputPrepare,
+    OutputReady,
+    OutputRemove,
+    OutputRemoved,
+    Refusal,
+    RefusalReason,
+)
 from tidegate_protocol.names import marker_key, marker_pattern, marker_prefix, output_queue
 
 LOAD = PlannedMove(subscriber="s", number=0, target="f1", bytes_in_per_s=50.0, bytes_out_per_s=50.0)
@@ -286,7 +294,13 @@ def target() -> PartsDriver:
 
 def request() -> AcceptRequest:
     return AcceptRequest(
-        migration=ID, head="h", edge="f1", subscription=subscription(), marker=marker_pattern(ID), load=LOAD
+        migration=ID,
+        head="h",
+        edge="f1",
+        subscription=subscription(),
+        marker=marker_pattern(ID),
+        load=LOAD,
+        source="e1",
     )
 
 
@@ -391,6 +405,38 @@ def test_when_the_client_has_stayed_the_place_is_removed() -> None:
     assert messages(actions, OutputRemove)
     assert not driver.context.granted
     assert not driver.sessions.edges
+
+
+def test_the_old_head_tells_again_until_the_place_is_gone() -> None:
+    """Its edge was down, this head was restarted and forgot what it had acknowledged, and the place stayed for ever."""
+    driver = accepted()
+    end = AcceptEnd(migration=ID, head="h", moved=False, edge="f1", subscriber="s", pattern="a", number=0)
+    actions = driver.tell(end)
+    (refusal,) = answers(actions, Refusal)
+    assert refusal.reason is RefusalReason.NOT_READY
+    assert answers(driver.tell(end), Refusal)
+    remove = one(actions, OutputRemove, "f1")
+    assert isinstance(remove.message, OutputRemove)
+    driver.removals.answered(
+        f"f1 s {remove.message.number}", OutputRemoved(subscriber="s", number=remove.message.number, edge="f1")
+    )
+    driver.do()
+    assert answers(driver.tell(end), MigrationAck)
+
+
+def test_a_client_that_leaves_before_its_old_head_knows_that_it_moved_is_kept_waiting_but_not_for_ever() -> None:
+    """It unsubscribed here, its report that it had moved was never heard, and its old queue stayed for ever."""
+    driver = accepted()
+    ((_, key),) = driver.context.reserved
+    leaves = driver.parts.acceptances.leaves_too_early
+    assert leaves(key)
+    (report,) = messages(driver.do(), MigrationReport)
+    assert (report.migration, report.stage, report.edge) == (ID, MigrationStage.MOVED, "f1")
+    assert (report.other_edge, report.other_number) == ("e1", 0)
+    assert sum(leaves(key) for _ in range(100)) == LEAVING_ATTEMPTS_MAX - 1
+    driver = accepted()
+    driver.tell(AcceptEnd(migration=ID, head="h", moved=True))
+    assert not driver.parts.acceptances.leaves_too_early(key)
 
 
 def test_an_end_that_overtakes_its_request_wins() -> None:
