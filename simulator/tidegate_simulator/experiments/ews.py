@@ -149,6 +149,7 @@ class EwsOptions:
     instant: bool = True
     """Whether control messages and attaching take no time."""
     duration_s: float = DURATION_S
+    burst_at_s: float = BURST_S
     scale: float = 1.0
     """Rates and bandwidths together times this: nearly the same course with fewer messages.
 
@@ -162,6 +163,7 @@ class EwsOptions:
             raise ValueError(f"seed {self.seed} is below 0; use 0 or more")
         _within("burst factor", self.burst_factor, 1.0, BURST_FACTOR_MAX)
         _within("duration in seconds", self.duration_s, 1.0, DURATION_S_MAX)
+        _within("start of the burst in seconds", self.burst_at_s, 1.0, DURATION_S_MAX)
         _within("scale", self.scale, SCALE_MIN, SCALE_MAX)
 
     @property
@@ -299,7 +301,7 @@ def _publishers(topics: tuple[TopicSpec, ...], options: EwsOptions) -> tuple[Pub
     rate = MESSAGES_PER_S * options.scale
     made: list[PublisherSpec] = []
     for topic in topics:
-        changes = (RateChange(BURST_S, options.burst_factor),) if topic.bursts else ()
+        changes = (RateChange(options.burst_at_s, options.burst_factor),) if topic.bursts else ()
         for index in range(1, topic.publishers + 1):
             # Steps of the golden ratio spread any number of phases evenly over one interval.
             phase = (len(made) * 0.6180339887) % 1.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import SimulatorError
 from .compare import BURST_FACTORS, CONTESTANTS, Comparison, Summary
-from .ews import BURST_S, EDGES, topic_name, topic_number
+from .ews import EDGES, topic_name, topic_number
 from .recorder import Recorder
 from .result import is_necessary_session, started_sessions
 from .run import EwsRun
@@ -76,7 +76,7 @@ def draw_uplinks(run: EwsRun, path: Path) -> Path:
 
 def draw_queue_depth(run: EwsRun, path: Path, topic: int = 8) -> Path | None:
     """Queue depth and threshold of one topic over time (seed 000 Figure 4), on the edge that held it at the burst."""
-    edge = _edge_of(run.recorder, topic)
+    edge = _edge_of(run.recorder, topic, run.result.burst_at_s)
     if edge is None:
         return None
     name = topic_name(topic)
@@ -149,13 +149,15 @@ def _panel(axes: Axes, summaries: Sequence[Summary], title: str, value: Any) -> 
 def _describe(run: EwsRun) -> str:
     result = run.result
     workload = f"random workload {result.seed}" if result.random else "the paper's workload"
+    if result.backend != "sim":
+        workload += f", on {result.backend}"
     threshold = f", {result.threshold} threshold" if result.policy == "peer-wd" else ""
     return f"policy {result.policy}{threshold}, {workload}"
 
 
-def _edge_of(recorder: Recorder, topic: int) -> str | None:
+def _edge_of(recorder: Recorder, topic: int, burst_at_s: float) -> str | None:
     name = topic_name(topic)
-    holding = [row for row in recorder.samples if row.at_s <= BURST_S and name in row.topics]
+    holding = [row for row in recorder.samples if row.at_s <= burst_at_s and name in row.topics]
     if not holding:
         return None
     last = max(row.at_s for row in holding)
@@ -164,14 +166,15 @@ def _edge_of(recorder: Recorder, topic: int) -> str | None:
 
 
 def _mark_time(axes: Axes, run: EwsRun) -> None:
-    end = run.result.duration_s
+    end, burst_at_s = run.result.duration_s, run.result.burst_at_s
     axes.set_xlim(0, end)
     axes.set_xlabel("time (s)")
     axes.grid(alpha=0.25)
-    if end > BURST_S:
-        axes.axvline(BURST_S, color="#999999", linewidth=1.0)
+    if end > burst_at_s:
+        axes.axvline(burst_at_s, color="#999999", linewidth=1.0)
         top = axes.get_ylim()[1]
-        axes.text(BURST_S - 0.6, top * 0.97, f"burst × {run.result.burst_factor:g}", ha="right", va="top", fontsize=9)
+        text = f"burst × {run.result.burst_factor:g}"
+        axes.text(burst_at_s - 0.6, top * 0.97, text, ha="right", va="top", fontsize=9)
     _plain(axes)
 
 

@@ -1,6 +1,7 @@
 """What an experiment remembers of a run: every delivery judged, a row per broker and second, every decision.
 
-An observer only. What always holds:
+An observer only: of a simulated run, step by step, or of a live one, told afterwards from what its clients and brokers
+wrote down (`begin`, `published`, `delivered`, `moved_one`, `end`). What always holds:
 
 - a delivery is judged when it comes, against what was published: in order, late, a repetition. Nothing relies on what
   a client machine says of itself;
@@ -28,6 +29,7 @@ from tidegate_protocol.topics import matches
 from ..observer import Observer
 
 if TYPE_CHECKING:
+    from ..scenario import Scenario
     from ..world import World
 
 GRACE_S: Final = 5.0
@@ -138,8 +140,12 @@ class Recorder(Observer):
 
     def started(self, world: World) -> None:
         self._world = world
-        self._duration_s = world.scenario.duration_s
-        for subscriber in world.scenario.subscribers:
+        self.begin(world.scenario)
+
+    def begin(self, scenario: Scenario) -> None:
+        """Who will publish and subscribe, and for how long."""
+        self._duration_s = scenario.duration_s
+        for subscriber in scenario.subscribers:
             self._pattern[subscriber.name] = subscriber.pattern
             self._joins_s[subscriber.name] = subscriber.joins_s
             self._streams[subscriber.name] = {}
@@ -211,7 +217,11 @@ class Recorder(Observer):
                 self._migrated(message, now)
 
     def ended(self, world: World, now: float) -> None:
-        self.data_messages = world.counters.data_messages
+        self.end(world.counters.data_messages)
+
+    def end(self, data_messages: int) -> None:
+        """Everything that can arrive has: see what is lost."""
+        self.data_messages = data_messages
         by_topic: dict[str, list[str]] = {}
         for stream in sorted(self._published):
             by_topic.setdefault(stream.partition(":")[2], []).append(stream)
@@ -262,12 +272,15 @@ class Recorder(Observer):
             return
         self._reported.add(report.migration)
         session = self._sessions.get((report.subscriber, report.other_number), "")
-        row = MigrationRow(now, report.subscriber, report.pattern, report.other_edge, report.edge, session)
+        self.moved_one(MigrationRow(now, report.subscriber, report.pattern, report.other_edge, report.edge, session))
+
+    def moved_one(self, row: MigrationRow) -> None:
+        """A subscription has moved."""
         self.migrated.append(row)
         key = (row.topic, row.source, row.target, row.session)
         together = self._moved.get(key)
         if together is None:
-            self._moved[key] = together = Moved(*key, at_s=now, ended_s=now)
+            self._moved[key] = together = Moved(*key, at_s=row.at_s, ended_s=row.at_s)
             self.moved.append(together)
         together.subscribers += 1
-        together.ended_s = now
+        together.ended_s = row.at_s

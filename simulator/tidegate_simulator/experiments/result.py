@@ -6,7 +6,7 @@ Computed from a recorder after a run and from nothing else. Times are seconds si
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from .ews import BURST_S, EDGES, EwsOptions, topic_number
@@ -77,6 +77,14 @@ class EwsResult:
     first_late_by_topic_s: dict[int, float]
     trace_hash: str
     wall_s: float
+    burst_at_s: float = BURST_S
+    backend: str = "sim"
+    valid: bool = True
+    """Whether the numbers are those of the system. On a real machine the load generator or the machine itself may be
+    what was slow; then `invalid_because` says so. A simulated run is always valid."""
+    invalid_because: tuple[str, ...] = ()
+    harness: dict[str, float] = field(default_factory=dict)
+    """How a live run was measured: lag of the publishers, CPU of the parts, time that the machine was taken away."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; a move names where it went `from` and `to`."""
@@ -98,10 +106,10 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
     """The result of a run that has ended."""
     requested = requested_sessions(recorder)
     sessions = started_sessions(recorder)
-    after = [row for row in sessions if row.at_s >= BURST_S]
+    after = [row for row in sessions if row.at_s >= options.burst_at_s]
     late = recorder.late.total()
     everything = recorder.data_messages + recorder.control_messages
-    cleared = backlog_cleared_s(recorder)
+    cleared = backlog_cleared_s(recorder, options.burst_at_s)
     return EwsResult(
         policy=options.policy,
         threshold=str(options.threshold),
@@ -125,17 +133,18 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
         migrations=recorder.migrations,
         control_messages=recorder.control_messages,
         control_overhead=round(recorder.control_messages / everything, 6) if everything else 0.0,
-        placement=placement(recorder),
+        placement=placement(recorder, options.burst_at_s),
         first_session_s=round(sessions[0].at_s, 3) if sessions else None,
         moves=tuple(_move_row(moved) for moved in recorder.moved),
         backlog_cleared_s=cleared,
         settled_s=_settled_s(options, recorder, cleared),
         late_by_topic=_by_number(recorder.late),
-        late_after_burst=sum(count for second, count in recorder.late_per_s.items() if second >= BURST_S),
+        late_after_burst=sum(count for second, count in recorder.late_per_s.items() if second >= options.burst_at_s),
         first_late_s=round(min(recorder.first_late_s.values()), 3) if recorder.first_late_s else None,
         first_late_by_topic_s={topic: round(at_s, 3) for topic, at_s in _by_number(recorder.first_late_s).items()},
         trace_hash=trace_hash,
         wall_s=round(wall_s, 2),
+        burst_at_s=options.burst_at_s,
     )
 
 
@@ -158,20 +167,20 @@ def is_necessary_session(row: DecisionRow) -> bool:
     return row.decision.numbers.get("necessary", 0.0) != 0.0
 
 
-def placement(recorder: Recorder) -> dict[str, list[int]]:
+def placement(recorder: Recorder, burst_at_s: float = BURST_S) -> dict[str, list[int]]:
     """Which topics each edge holds in its last sample up to the burst."""
     held: dict[str, list[int]] = {edge: [] for edge in EDGES}
     for row in recorder.samples:
-        if row.at_s <= BURST_S:
+        if row.at_s <= burst_at_s:
             held[row.edge] = sorted(topic_number(topic) for topic in row.topics)
     return held
 
 
-def backlog_cleared_s(recorder: Recorder) -> float | None:
+def backlog_cleared_s(recorder: Recorder, burst_at_s: float = BURST_S) -> float | None:
     """When the last edge that had a backlog after the burst was first seen without one for good."""
     cleared: dict[str, float | None] = {}
     for row in recorder.samples:
-        if row.at_s < BURST_S:
+        if row.at_s < burst_at_s:
             continue
         if row.backlogged(BACKLOG_MESSAGES):
             cleared[row.edge] = None
@@ -187,7 +196,8 @@ def _settled_s(options: EwsOptions, recorder: Recorder, cleared_s: float | None)
     still_waiting = cleared_s is None and any(
         row.backlogged(BACKLOG_MESSAGES) for row in recorder.samples if row.at_s > options.duration_s - RESTLESS_S
     )
-    ends = [BURST_S, recorder.last_late_s, cleared_s or BURST_S, *(moved.ended_s for moved in recorder.moved)]
+    burst_at_s = options.burst_at_s
+    ends = [burst_at_s, recorder.last_late_s, cleared_s or burst_at_s, *(moved.ended_s for moved in recorder.moved)]
     if still_waiting or max(ends) > options.duration_s - RESTLESS_S:
         return None
     return round(max(ends), 3)
