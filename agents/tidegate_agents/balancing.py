@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -44,6 +44,7 @@ from .config import ATTEMPTS_MAX
 from .detector import Detector
 from .edge_context import EdgeContext
 from .machine import CancelTimer, Decision, ReplyAddress, SetTimer
+from .operations_parts import outcome_numbers, predicted_numbers, trigger_numbers
 from .pie import PieTable
 from .policy import LoadView, Policy, Selection, Trigger
 
@@ -92,6 +93,8 @@ class _Stabilizing:
     since_s: float
     predicted_offered: float | None
     """As source: what is expected to be offered once the moved load is gone. None as a target."""
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    """The same for every metric, to be told with what came of it."""
 
 
 class EdgeBalancing:
@@ -144,6 +147,18 @@ class EdgeBalancing:
             return LoadState.NOT_AVAILABLE
         return self._detector.assessment.state
 
+    @property
+    def doing(self) -> str:
+        """What an operator should know of it now; empty if it only watches."""
+        session, wait_s = self._session, self._not_before_s - self._context.now
+        if session is not None:
+            return f"in session {session.id} as its source: {session.phase}"
+        if self._hosted:
+            return f"takes load in session {min(self._hosted)}"
+        if self._stabilizing is not None:
+            return f"stabilizing after session {self._stabilizing.session}"
+        return f"waits {wait_s:.0f} s after a session that came to nothing" if wait_s > 0.0 else ""
+
     def load_requested(self, message: LoadRequest, reply_to: ReplyAddress | None) -> None:
         """The head asks on behalf of a session how loaded we are."""
         self.leave_overdue()
@@ -158,7 +173,7 @@ class EdgeBalancing:
         self._follow_state()
         self._stabilize()
         now, context = self._context.now, self._context
-        if self.busy or context.stopping or context.draining or now < self._not_before_s:
+        if self.busy or context.stopping or context.draining or context.paused or now < self._not_before_s:
             return
         if self._detector.samples < FIRST_TRIGGERING_SAMPLE:
             return
@@ -199,6 +214,7 @@ class EdgeBalancing:
             "remote": float(remote),
             "candidates": float(asked),
             **trigger.numbers,
+            **trigger_numbers(self._detector, trigger),
         }
         where = "other clusters are asked" if remote else f"{asked} candidates are LOW"
         self._decide("session-requested", f"{trigger.reason}; {where}", numbers, trigger.rejected)
@@ -275,7 +291,7 @@ class EdgeBalancing:
         session.message = BalancePlan(
             session=session.id,
             edge=self._context.config.edge,
-            moves=_planned_moves(selection, self._detector),
+            moves=planned_moves(selection, self._detector),
             reason=selection.reason[:1_000],
         )
         kind = "session-planned" if selection.moves else "session-empty"
@@ -332,7 +348,7 @@ class EdgeBalancing:
         self._session = None
         self._context.do(CancelTimer(SESSION_TIMER))
         predicted = None if after is None else after.bytes_offered_per_s
-        self._stabilizing = _Stabilizing(session.id, self._context.now, predicted)
+        self._stabilizing = _Stabilizing(session.id, self._context.now, predicted, predicted_numbers(after))
 
     # Notices
 
@@ -398,6 +414,8 @@ class EdgeBalancing:
         }
         if stabilizing.predicted_offered is not None:
             numbers["predicted_bytes_per_s"] = stabilizing.predicted_offered
+        numbers |= stabilizing.predicted
+        numbers |= outcome_numbers(self._detector)
         edge = self._context.config.edge
         self._context.decide(Decision("stabilized", edge, why, numbers, session=stabilizing.session))
 
@@ -423,7 +441,7 @@ class EdgeBalancing:
         assert self._config.retry_s <= self._retry_s <= max(self._config.retry_max_s, self._config.retry_s)
 
 
-def _planned_moves(selection: Selection, detector: Detector) -> tuple[PlannedMove, ...]:
+def planned_moves(selection: Selection, detector: Detector) -> tuple[PlannedMove, ...]:
     """Every subscription with its part of the load; what comes in once for all of them is divided among them."""
     moves: list[PlannedMove] = []
     for move in selection.moves:

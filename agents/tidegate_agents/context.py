@@ -37,6 +37,7 @@ from .machine import (
     SendClient,
     SetTimer,
 )
+from .operations_story import Chronicle
 from .placement import ExpectedLoad
 from .promises import Promises
 from .registry import Key, Registry, key_of
@@ -56,6 +57,7 @@ class HeadContext:
         self.routes = RouteTable(neighbour.name for neighbour in config.neighbours)
         self.waits = Waits()
         self.story: deque[Decision] = deque(maxlen=STORY_LENGTH_MAX)
+        self.chronicle = Chronicle()
         self.granted: set[tuple[str, Key]] = set()
         """Subscriptions this run has told a client about, by edge: those win over any other claim."""
         self.reserved: set[tuple[str, Key]] = set()
@@ -74,6 +76,9 @@ class HeadContext:
         self.now = 0.0
         self.started_s = 0.0
         self.stopping = False
+        self.paused = False
+        self.pause_version = 0
+        """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
         self.busy: dict[str, dict[Key, int]] = {}
         """Per edge the subscriptions with a request under way: a registry page may be out of date on them."""
         self.touched_s: dict[str, float] = {}
@@ -141,6 +146,7 @@ class HeadContext:
 
     def decide(self, decision: Decision) -> None:
         self.story.append(decision)
+        self.chronicle.add(decision, self.now)
         self.do(Record(decision))
 
     def note_told(self, client: tuple[str, str]) -> None:

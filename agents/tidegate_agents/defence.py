@@ -85,6 +85,11 @@ class Defence:
         """Whether a publisher is being contained; such a one is not to be moved to anybody else."""
         return publisher in self._flooders
 
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The publishers that have passed a limit lately, in the order of names."""
+        return tuple(sorted(self._flooders))
+
     def sampled(self, samples: Iterable[PublisherSample]) -> None:
         """Judge the publishers of one sample. The measured rates count, not smoothed ones: floods begin at once."""
         config = self._context.config.balancing

@@ -44,6 +44,7 @@ from tidegate_protocol.messages import (
     Subscription,
 )
 from tidegate_protocol.names import output_queue
+from tidegate_protocol.operations import InspectRequest, RehearseRequest
 
 from .balancing import SESSION_TIMER, EdgeBalancing
 from .config import REPLIES_JOINED_MAX, EdgeConfig
@@ -74,6 +75,7 @@ from .machine import (
     TimerFired,
     Undeliverable,
 )
+from .operations_edge import EdgeOperations
 from .pie import PiePublisher, PieTable, pie_report
 from .policies import policy_named
 from .registry import RegistryDigest, key_of, registry_digest
@@ -97,6 +99,7 @@ class EdgeAgent:
         self._pie = PiePublisher()
         self._markers = EdgeMarkers(self._context)
         self.balancing = EdgeBalancing(self._context, self.detector, policy, self.peers, self._markers.settle)
+        self._operations = EdgeOperations(self._context, self.detector, self.balancing, policy, self.peers)
         self._period_s = config.period_s
         self._outputs: dict[str, Subscription] = {}
         self._sorted: list[str] = []
@@ -209,6 +212,8 @@ class EdgeAgent:
             registry_count=self._digest.count,
             registry_digest=self._digest.text,
             draining=self.draining,
+            paused=self._context.paused,
+            pause_version=self._context.pause_version,
         )
         self._hello_id = self._context.request(hello)
         self._context.do(SetTimer(HELLO_TIMER, self._period_s))
@@ -220,6 +225,8 @@ class EdgeAgent:
         self.head_heard_s = self._context.now
         if isinstance(message, EdgeWelcome):
             self._period_s = message.period_s
+            if message.pause_version > self._context.pause_version:
+                self._context.paused, self._context.pause_version = message.paused, message.pause_version
         elif isinstance(message, Refusal):
             self._context.decide(Decision("hello-refused", self.config.edge, message.message))
 
@@ -246,6 +253,10 @@ class EdgeAgent:
                     self._markers.requested(message, reply_to)
                 else:
                     self._context.refuse([reply_to], RefusalReason.UNKNOWN, "there is no such output queue")
+            case InspectRequest():
+                self._operations.inspect(message, reply_to)
+            case RehearseRequest():
+                self._operations.rehearse(message, reply_to)
             case DrainNotice():
                 self.drain(message.draining)
                 left = DrainReply(edge=self.config.edge, draining=self.draining, left=len(self._outputs))

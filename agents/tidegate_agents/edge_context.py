@@ -13,6 +13,7 @@ from tidegate_protocol.messages import ControlMessage, Refusal, RefusalReason
 
 from .config import STORY_LENGTH_MAX, EdgeConfig
 from .machine import Action, Decision, Record, Reply, ReplyAddress, Send
+from .operations_story import Chronicle
 
 
 class EdgeContext:
@@ -21,9 +22,13 @@ class EdgeContext:
     def __init__(self, config: EdgeConfig) -> None:
         self.config = config
         self.story: deque[Decision] = deque(maxlen=STORY_LENGTH_MAX)
+        self.chronicle = Chronicle()
         self.now = 0.0
         self.stopping = False
         self.draining = config.draining
+        self.paused = False
+        self.pause_version = 0
+        """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
         self._last_request = 0
         self._out: list[Action] = []
 
@@ -49,6 +54,7 @@ class EdgeContext:
 
     def decide(self, decision: Decision) -> None:
         self.story.append(decision)
+        self.chronicle.add(decision, self.now)
         self.do(Record(decision))
 
     def validate(self) -> None:

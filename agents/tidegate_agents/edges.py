@@ -89,7 +89,16 @@ class Edges:
         record.draining = context.drains.get(message.edge, message.draining)
         record.alive, record.heard_s = True, context.now
         self._counts[message.edge] = message.registry_count
-        context.reply(reply_to, EdgeWelcome(head=config.head, cluster=config.cluster, period_s=config.period_s))
+        if message.pause_version > context.pause_version:
+            context.paused, context.pause_version = message.paused, message.pause_version
+        welcome = EdgeWelcome(
+            head=config.head,
+            cluster=config.cluster,
+            period_s=config.period_s,
+            paused=context.paused,
+            pause_version=context.pause_version,
+        )
+        context.reply(reply_to, welcome)
         self._compare(record, message)
 
     def _refused(self, message: EdgeHello, reply_to: ReplyAddress | None) -> bool:

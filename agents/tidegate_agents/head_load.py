@@ -85,6 +85,11 @@ class HeadLoads:
         )
 
     @property
+    def sample(self) -> BrokerSample | None:
+        """The smoothed load; None before the first sample."""
+        return self._sample
+
+    @property
     def state(self) -> LoadState:
         """Of the last sample; N/A before the first one."""
         return LoadState.NOT_AVAILABLE if self._assessment is None else self._assessment.state
@@ -108,6 +113,9 @@ class HeadLoads:
         context, sample = self._context, self._sample
         if sample is None or context.stopping:
             context.refuse(reply_to, RefusalReason.NOT_READY, "the load of this head is not known")
+            return
+        if context.paused:
+            context.refuse(reply_to, RefusalReason.NOT_READY, "an operator has paused balancing here")
             return
         if not context.config.publisher_url:
             text = "publisher_url is not configured: publishers could not be told where to connect"

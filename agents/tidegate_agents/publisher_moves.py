@@ -134,7 +134,7 @@ class PublisherMoves:
         if assessment.state is not LoadState.OVERLOAD:
             self._failures, self._not_before_s = 0, 0.0
             return
-        idle = not self.busy and not expecting and not self._context.stopping
+        idle = not self.busy and not expecting and not self._context.stopping and not self._context.paused
         if idle and self._context.now >= self._not_before_s and self._context.config.balancing.policy != "none":
             self._begin(assessment)
 

@@ -191,6 +191,8 @@ class Sessions:
             why, reason = "this session has ended", RefusalReason.UNKNOWN
         elif context.stopping:
             why, reason = "this head is being stopped", RefusalReason.NOT_READY
+        elif context.paused:
+            why, reason = "an operator has paused balancing", RefusalReason.NOT_READY
         elif record is None or not record.alive or not record.settled:
             why, reason = f"{message.edge} is not known well enough yet", RefusalReason.NOT_READY
         elif record.draining:
@@ -297,7 +299,7 @@ class Sessions:
             candidates.append(remote.model_copy(update={"load": load}))
         offered = candidates[:CANDIDATES_MAX]
         session.offered = BalanceCandidates(
-            session=session.id, candidates=tuple(offered), resting=self._resting(session.source)
+            session=session.id, candidates=tuple(offered), resting=self.resting(session.source)
         )
         session.phase = Phase.PLANNING
         for reply_to in session.replies:
@@ -310,7 +312,7 @@ class Sessions:
             Decision("session-candidates", session.source, reason, numbers, dict(session.rejected), session.id)
         )
 
-    def _resting(self, source: str) -> tuple[str, ...]:
+    def resting(self, source: str) -> tuple[str, ...]:
         """The queues on `source` whose clients are to be left alone."""
         context = self._context
         resting = {
