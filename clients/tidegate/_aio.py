@@ -3,13 +3,17 @@
 aio-pika opens and watches the connection, without its robust mode: the engines supervise for themselves. A
 channel is aiormq's with four frame handlers replaced. Left as they are, they would start a task per delivery,
 keep a future per publication and take one turn of the event loop per frame, which is most of what those
-libraries cost. Publications are written as ready-made frames (`_wire.py`), many at a time."""
+libraries cost. Publications are written as ready-made frames (`_wire.py`), many at a time.
+
+Where several requests follow each other they are written at once, and then their answers are waited for: opening a
+connection (`_opening.py`), a channel with its consumer, a queue for orders."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import secrets
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
@@ -19,12 +23,14 @@ import aiormq
 import aiormq.exceptions
 from aiormq.abc import ChannelFrame, ConfirmationFrameType
 from pamqp import commands as spec
+from pamqp.base import Frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from ._aio_transport import SealingTransport, unseal
+from ._aio_transport import EagerTransport, SealingTransport, unseal
 from ._config import Address, Timeouts
 from ._errors import AccessRefused, ConnectionFailed, TidegateError
+from ._opening import FAST_SHARE, OpeningDiffers, Openings
 from ._publishing import Publication, Topic
 from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, Task
 from ._wire import frames
@@ -32,6 +38,7 @@ from ._wire import frames
 logger = logging.getLogger(__name__)
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+FIRST_CHANNEL: Final = 1
 FRAME_BUFFER: Final = 1_000
 """Frames between the reader of a connection and that of a channel: enough for a socket buffer of small
 messages.
@@ -40,6 +47,8 @@ PUBLICATIONS_PER_WRITE: Final = 100
 ORDERS_MAX: Final = 1_000
 """Orders that wait for a client; the oldest go first, and whoever gave them repeats what is not answered."""
 RPC_S: Final = 10.0
+LAST_CHANCE_S: Final = 0.1
+"""What the usual way gets at least, if the fast one has used up all the time."""
 CLOSE_S: Final = 3.0
 ACCESS_CODES: Final = frozenset({403, 530})
 """AMQP's access-refused, and not-allowed, which is RabbitMQ's answer to an unknown virtual host."""
@@ -82,6 +91,22 @@ class _LeanChannel(aiormq.Channel):
     deliver: Callable[[spec.Basic.Deliver, dict[str, Any], bytes], None] | None = None
     confirm: Confirm | None = None
     returned: Returned | None = None
+
+    async def ask(self, requests: Sequence[Frame], written: bool = False) -> None:
+        """Write all requests at once, unless that has been done, and wait for their answers."""
+        await self.create_task(self._ask(requests, written))
+
+    async def _ask(self, requests: Sequence[Frame], written: bool) -> None:
+        async with self.lock:
+            if not written:
+                await self.write_queue.put(ChannelFrame.marshall(self.number, requests))
+            # aiormq's own note that RabbitMQ knows this channel, so that it is closed there when a request fails.
+            self._Channel__open_sent = True
+            for request in requests:
+                answer = await self.rpc_frames.get()
+                self.rpc_frames.task_done()
+                if answer.name not in request.valid_responses:
+                    raise aiormq.exceptions.InvalidFrameError(f"{request.name} was answered with {answer.name}")
 
     async def _on_deliver_frame(self, frame: spec.Basic.Deliver) -> None:
         properties, body = await self._content()
@@ -138,36 +163,39 @@ class AioChannel:
             if self.lost is not None:
                 return
 
-    async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
-        def delivered(frame: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
-            assert frame.delivery_tag is not None
-            deliver(
-                frame.delivery_tag,
-                frame.routing_key or "",
-                body,
-                properties.get("message_id"),
-                properties.get("headers"),
-                bool(frame.redelivered),
-            )
+    async def open(self, confirm: bool) -> None:
+        """Open a channel that was only made."""
+        requests: list[Frame] = [spec.Channel.Open()]
+        await self._ask([*requests, spec.Confirm.Select()] if confirm else requests)
 
-        self._channel.deliver = delivered
-        await self._rpc(self._channel.basic_qos(prefetch_count=prefetch))
-        await self._rpc(self._channel.basic_consume(queue, _unused, exclusive=True))
+    async def attach(self, consumer: Consumer, tag: str, written: bool) -> None:
+        """Open a channel that was only made, and consume on it."""
+        self._deliver_to(consumer.deliver)
+        self._channel.consumers[tag] = _unused
+        await self._ask(attaching(consumer, tag), written)
+
+    async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
+        self._deliver_to(deliver)
+        tag = _new_tag()
+        self._channel.consumers[tag] = _unused
+        await self._ask(attaching(Consumer(queue, prefetch, deliver), tag)[1:])
 
     async def listen(self, reply: Reply) -> None:
         self._reply = reply
         self._channel.deliver = self._control_delivered
-        await self._rpc(self._channel.basic_consume(DIRECT_REPLY_TO, _unused, no_ack=True))
+        tag = _new_tag()
+        self._channel.consumers[tag] = _unused
+        await self._ask([spec.Basic.Consume(queue=DIRECT_REPLY_TO, no_ack=True, consumer_tag=tag)])
 
     async def take_orders(self, exchange: str, key: str, order: Order) -> None:
         self._orders[key] = order
         self._channel.deliver = self._control_delivered
-        declared = await self._rpc(
-            self._channel.queue_declare("", exclusive=True, auto_delete=True, arguments={"x-max-length": ORDERS_MAX})
-        )
-        queue = declared.queue
-        await self._rpc(self._channel.queue_bind(queue, exchange, key))
-        await self._rpc(self._channel.basic_consume(queue, _unused, no_ack=True))
+        tag = _new_tag()
+        self._channel.consumers[tag] = _unused
+        # A queue without a name is the one declared last on the channel.
+        declare = spec.Queue.Declare(exclusive=True, auto_delete=True, arguments={"x-max-length": ORDERS_MAX})
+        bind = spec.Queue.Bind(exchange=exchange, routing_key=key)
+        await self._ask([declare, bind, spec.Basic.Consume(no_ack=True, consumer_tag=tag)])
 
     async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
         properties = spec.Basic.Properties(
@@ -200,6 +228,20 @@ class AioChannel:
         except (aiormq.exceptions.AMQPError, OSError, TimeoutError) as error:
             logger.debug("closing a channel to %s: %r", self._address, error)
 
+    def _deliver_to(self, deliver: Deliver) -> None:
+        def delivered(frame: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
+            assert frame.delivery_tag is not None
+            deliver(
+                frame.delivery_tag,
+                frame.routing_key or "",
+                body,
+                properties.get("message_id"),
+                properties.get("headers"),
+                bool(frame.redelivered),
+            )
+
+        self._channel.deliver = delivered
+
     def _control_delivered(self, frame: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
         order, correlation = self._orders.get(frame.routing_key or ""), properties.get("correlation_id")
         if order is not None:
@@ -224,10 +266,12 @@ class AioChannel:
             await asyncio.wait({put, self._channel.closing}, return_when=asyncio.FIRST_COMPLETED)
             put.cancel()
 
-    async def _rpc(self, call: Coroutine[Any, Any, Any]) -> Any:
+    async def _ask(self, requests: Sequence[Frame], written: bool = False) -> None:
         try:
-            return await asyncio.wait_for(call, RPC_S)
+            await asyncio.wait_for(self._channel.ask(requests, written), RPC_S)
         except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
+            if isinstance(error, TimeoutError):
+                await self.close()
             # The closing future knows more than the call, but only one turn of the loop later.
             raise self.lost or _channel_lost(self._address, error) from error
 
@@ -261,23 +305,37 @@ class AioConnection:
     async def open_channel(
         self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
     ) -> AioChannel:
-        taken = self._transport.channels
-        number = next(number for number in range(1, 65_536) if number not in taken)
-        try:
-            channel = _LeanChannel(
-                self._transport, number, publisher_confirms=confirm is not None, frame_buffer=FRAME_BUFFER
-            )
-            channel.confirm, channel.returned = confirm, returned
-            taken[number] = channel
-            await channel.open(timeout=RPC_S)
-        except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
-            raise _channel_lost(self._address, error) from error
-        return AioChannel(self._address, channel, on_lost)
+        channel = self._make_channel(on_lost, confirm, returned)
+        await channel.open(confirm is not None)
+        return channel
 
     async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> AioChannel:
-        channel = await self.open_channel(on_lost)
-        await channel.consume(consumer.queue, consumer.prefetch, consumer.deliver)
+        channel = self._make_channel(on_lost)
+        await channel.attach(consumer, _new_tag(), written=False)
         return channel
+
+    async def attach_first(
+        self, consumer: Consumer, tag: str, on_lost: Callable[[], None], eager: EagerTransport
+    ) -> AioChannel:
+        """Attach with what `eager` has written when the connection was opened."""
+        channel = self._make_channel(on_lost)
+        eager.release()
+        await channel.attach(consumer, tag, written=True)
+        return channel
+
+    def _make_channel(
+        self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
+    ) -> AioChannel:
+        if not self.usable:
+            raise ChannelLost(str(self._address), "connection lost")
+        taken = self._transport.channels
+        number = next(number for number in range(FIRST_CHANNEL, 65_536) if number not in taken)
+        channel = _LeanChannel(
+            self._transport, number, publisher_confirms=confirm is not None, frame_buffer=FRAME_BUFFER
+        )
+        channel.confirm, channel.returned = confirm, returned
+        taken[number] = channel
+        return AioChannel(self._address, channel, on_lost)
 
     async def close(self) -> None:
         try:
@@ -291,6 +349,7 @@ class AioRuntime:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self.openings = Openings()
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -308,36 +367,55 @@ class AioRuntime:
         return task
 
     async def connect(self, address: Address, name: str, timeouts: Timeouts) -> AioConnection:
-        url = aio_pika.connection.make_url(
-            host=address.host,
-            port=address.port,
-            login=address.user,
-            password=address.password,
-            virtualhost=address.vhost,
-            ssl=address.scheme == "amqps",
-            heartbeat=max(1, round(timeouts.heartbeat_s)),
-        )
-        connection = aio_pika.Connection(
-            url, ssl_context=address.tls_context(), client_properties={"connection_name": name}
-        )
-        connection.kwargs["transport_factory"] = SealingTransport()
-        try:
-            await connection.connect(timeout=timeouts.connect_s)
-        except (OSError, ssl.SSLError, TimeoutError, aiormq.exceptions.AMQPError) as error:
-            # Otherwise it would try to close itself when it is collected, perhaps in a thread without a loop.
-            await connection.close()
-            raise _connect_error(address, error) from error
-        return AioConnection(address, connection)
+        connection, eager = await self._open(address, name, timeouts, b"")
+        if eager is not None:
+            eager.release()
+        return connection
 
     async def attach(
         self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer, on_lost: Callable[[], None]
     ) -> tuple[AioConnection, AioChannel]:
-        connection = await self.connect(address, name, timeouts)
+        tag = _new_tag()
+        first = ChannelFrame.marshall(FIRST_CHANNEL, attaching(consumer, tag)).payload
+        connection, eager = await self._open(address, name, timeouts, first)
         try:
-            return connection, await connection.attach(consumer, on_lost)
+            if eager is None:
+                return connection, await connection.attach(consumer, on_lost)
+            return connection, await connection.attach_first(consumer, tag, on_lost, eager)
         except TidegateError:
             await connection.close()
             raise
+
+    async def _open(
+        self, address: Address, name: str, timeouts: Timeouts, first: bytes
+    ) -> tuple[AioConnection, EagerTransport | None]:
+        """A connection, and the transport that has written `first` already, if the server takes that."""
+        heartbeat_s = max(1, round(timeouts.heartbeat_s))
+        properties = {"connection_name": name}
+        ends_at = self.now() + timeouts.connect_s
+        tune = self.openings.anticipate(address, self.now())
+        wrong: Exception | None = None
+        if tune is not None:
+            eager = EagerTransport(properties, tune, heartbeat_s, address.vhost, first)
+            try:
+                opened = await _connect(address, properties, heartbeat_s, timeouts.connect_s * FAST_SHARE, eager)
+            except _CONNECT_ERRORS as error:
+                if not eager.connected and not isinstance(error, TimeoutError):
+                    raise _connect_error(address, error) from error
+                wrong = error
+            else:
+                self.openings.succeeded()
+                return opened, eager
+        try:
+            opened = await _connect(
+                address, properties, heartbeat_s, max(ends_at - self.now(), LAST_CHANCE_S), SealingTransport()
+            )
+        except _CONNECT_ERRORS as error:
+            raise _connect_error(address, error) from error
+        if wrong is not None:
+            logger.info("%s is opened the usual way from now on: %s", address, _text(wrong))
+            self.openings.fell_back(address, wrong.tune if isinstance(wrong, OpeningDiffers) else None, self.now())
+        return opened, None
 
     async def close(self) -> None:
         """Wait for the engines' tasks, which have been told to end; cancel what does not."""
@@ -351,6 +429,50 @@ class AioRuntime:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("%s failed; this is a bug", task.get_name(), exc_info=task.exception())
+
+
+_CONNECT_ERRORS: Final = (OSError, ssl.SSLError, TimeoutError, aiormq.exceptions.AMQPError, OpeningDiffers)
+
+
+async def _connect(
+    address: Address,
+    properties: dict[str, Any],
+    heartbeat_s: int,
+    timeout_s: float,
+    transport: SealingTransport | EagerTransport,
+) -> AioConnection:
+    """Connect through `transport`; raise what aio-pika raises."""
+    url = aio_pika.connection.make_url(
+        host=address.host,
+        port=address.port,
+        login=address.user,
+        password=address.password,
+        virtualhost=address.vhost,
+        ssl=address.scheme == "amqps",
+        heartbeat=heartbeat_s,
+    )
+    connection = aio_pika.Connection(url, ssl_context=address.tls_context(), client_properties=properties)
+    connection.kwargs["transport_factory"] = transport
+    try:
+        await connection.connect(timeout=timeout_s)
+    except _CONNECT_ERRORS:
+        # Otherwise it would try to close itself when it is collected, perhaps in a thread without a loop.
+        await connection.close()
+        raise
+    return AioConnection(address, connection)
+
+
+def attaching(consumer: Consumer, tag: str) -> list[Frame]:
+    """What is to be said on a new channel to consume on it."""
+    return [
+        spec.Channel.Open(),
+        spec.Basic.Qos(prefetch_count=consumer.prefetch),
+        spec.Basic.Consume(queue=consumer.queue, exclusive=True, consumer_tag=tag),
+    ]
+
+
+def _new_tag() -> str:
+    return f"tidegate.{secrets.token_hex(8)}"
 
 
 async def _unused(_: object) -> None:

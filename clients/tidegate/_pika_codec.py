@@ -6,17 +6,21 @@ go pika's way. Besides the speed, which is what a thread that shares the interpr
 needs, this keeps floating-point attributes whole (see `_wire.py`).
 
 What always holds: frames are handled in the order of arrival, and `after_chunk` runs once after each piece of
-data from the socket, so that an application's thread is woken once for many messages."""
+data from the socket, so that an application's thread is woken once for many messages.
+
+A connection may also write ahead: frames that pika is about to write one by one, each after the answer to the one
+before, are written at once, and pika's own writes of them are dropped (see `_opening.py`)."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pika
-from pika import exceptions, frame
+from pika import exceptions, frame, spec
 
+from ._opening import OpeningDiffers, Tune
 from ._wire import BASIC_DELIVER, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, decode_properties
 
 _frame_start = struct.Struct(">BHI")
@@ -85,10 +89,63 @@ class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
 
     _frame_buffer: bytes
 
-    def __init__(self, *args: Any, after_chunk: Callable[[], None], **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        after_chunk: Callable[[], None],
+        tune: Tune | None = None,
+        first: Sequence[bytes] = (),
+        **options: Any,
+    ) -> None:
         self._assemblies: dict[int, _Assembly] = {}
         self._after_chunk = after_chunk
+        self._tune = tune
+        """What the server is expected to agree to; None to open the connection the usual way."""
+        self._first = first
+        """Frames written right behind the opening."""
+        self._ahead: list[bytes] = []
+        self.connected = False
+        """Whether somebody was there at all."""
         super().__init__(*args, **options)
+
+    def write_ahead(self, frames: Sequence[bytes]) -> None:
+        """Write frames that pika is going to write later."""
+        self._ahead += frames
+        self.emit(b"".join(frames))
+
+    def forget_ahead(self, frames: Sequence[bytes]) -> None:
+        """Those of `frames` that pika has not written by now it never will."""
+        self._ahead = [each for each in self._ahead if each not in frames]
+
+    def _on_stream_connected(self) -> None:
+        self.connected = True
+        if self._tune is None:
+            super()._on_stream_connected()
+            return
+        self._set_connection_state(self.CONNECTION_PROTOCOL)
+        self._ahead = [*self._opening(self._tune), *self._first]
+        self.emit(frame.ProtocolHeader().marshal() + b"".join(self._ahead))
+
+    def _opening(self, tune: Tune) -> list[bytes]:
+        mechanism, response = self.params.credentials.response_for(spec.Connection.Start())
+        return marshal(
+            0,
+            spec.Connection.StartOk(self._client_properties, mechanism, response, self.params.locale),
+            spec.Connection.TuneOk(tune.channel_max, tune.frame_max, self.params.heartbeat),
+            spec.Connection.Open(self.params.virtual_host, insist=True),
+        )
+
+    def _send_frame(self, frame_value: Any) -> None:
+        if not self._ahead:
+            super()._send_frame(frame_value)
+            return
+        marshaled = frame_value.marshal()
+        if marshaled in self._ahead:
+            self._ahead.remove(marshaled)
+        elif self._opened or self.is_closing:
+            super()._send_frame(frame_value)
+        elif self._error is None:
+            self._terminate_stream(OpeningDiffers(marshaled))
 
     def emit(self, payload: bytes) -> None:
         """Write frames that are encoded already."""
@@ -119,6 +176,9 @@ class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
                 end = offset + consumed
                 self.bytes_received += consumed
                 self._process_frame(value)
+                if self._error is not None and not self._opened:
+                    # Given up; what the server said ahead must not open the connection all the same.
+                    return
             else:
                 self.bytes_received += end - offset
             offset = end
@@ -143,6 +203,11 @@ class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
         if data[end - 1 : end] != FRAME_END:
             raise exceptions.InvalidFrameError("a frame does not end where it should")
         return True
+
+
+def marshal(channel: int, *methods: Any) -> list[bytes]:
+    """Methods as frames, as pika writes them."""
+    return [frame.Method(channel, method).marshal() for method in methods]
 
 
 def _decode(data: bytes) -> tuple[int, Any]:

@@ -12,28 +12,23 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-import pika
 from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 
 from ._config import Address, Timeouts
 from ._errors import AccessRefused, Closed, ConnectionFailed, TidegateError
-from ._pika_codec import CodecConnection, Properties
-from ._publishing import Publication, Topic
-from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal
-from ._wire import frames
+from ._opening import FAST_SHARE, OpeningDiffers, Openings
+from ._pika_connection import PikaChannel, PikaConnection, text_of
+from ._runtime import Consumer, Signal
 
 logger = logging.getLogger(__name__)
 
-DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
-PUBLICATIONS_PER_WRITE: Final = 100
-ORDERS_MAX: Final = 1_000
-"""Orders that wait for a client; the oldest go first, and whoever gave them repeats what is not answered."""
-RPC_S: Final = 10.0
+LAST_CHANCE_S: Final = 0.1
+"""What the usual way gets at least, if the fast one has used up all the time."""
 CLOSE_S: Final = 3.0
 ALIVE_CHECK_S: Final = 1.0
 """How often somebody who waits for the loop's thread looks whether it still runs."""
@@ -117,235 +112,12 @@ class _Task:
         self._coroutine.close()
 
 
-class PikaChannel:
-    """See `_runtime.Channel`."""
-
-    def __init__(self, connection: PikaConnection, on_lost: Callable[[], None]) -> None:
-        self.lost: ChannelLost | None = None
-        self._connection = connection
-        self._address = str(connection.address)
-        self._on_lost = on_lost
-        self._rpc_signal: Signal | None = None
-        self._reply: Reply | None = None
-        self._orders: dict[str, Order] = {}
-        self._channel: Any = None
-
-    async def open(self, confirm: Confirm | None, returned: Returned | None) -> None:
-        def start(done: Callable[..., None]) -> None:
-            self._channel = self._connection.pika.channel(on_open_callback=done)
-            self._channel.add_on_close_callback(self._closed)
-            self._channel.add_on_cancel_callback(self._cancelled)
-
-        await self._rpc(start)
-        if returned is not None:
-
-            def came_back(_: Any, __: Any, properties: Properties, ___: bytes) -> None:
-                returned(properties.correlation_id)
-
-            self._channel.add_on_return_callback(came_back)
-        if confirm is not None:
-
-            def confirmed(method_frame: Any) -> None:
-                method = method_frame.method
-                confirm(method.delivery_tag, method.multiple, isinstance(method, pika.spec.Basic.Ack))
-
-            await self._rpc(lambda done: self._channel.confirm_delivery(confirmed, callback=done))
-
-    async def publish(self, publications: Sequence[Publication], topics: Mapping[str, Topic]) -> None:
-        connection = self._connection.pika
-        number, frame_max = self._channel.channel_number, connection.params.frame_max
-        for start in range(0, len(publications), PUBLICATIONS_PER_WRITE):
-            if self.lost is not None:
-                return
-            connection.emit(
-                b"".join(
-                    [
-                        frames(number, topics[each.topic].publish, each.properties, each.body, frame_max)
-                        for each in publications[start : start + PUBLICATIONS_PER_WRITE]
-                    ]
-                )
-            )
-
-    async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
-        def received(tag: int, key: str, body: bytes, properties: dict[str, Any], redelivered: bool) -> None:
-            deliver(tag, key, body, properties.get("message_id"), properties.get("headers"), redelivered)
-
-        self._connection.pika.take_deliveries(self._channel.channel_number, received)
-        await self._rpc(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done))
-        await self._rpc(lambda done: self._channel.basic_consume(queue, _unused, exclusive=True, callback=done))
-
-    async def listen(self, reply: Reply) -> None:
-        self._reply = reply
-        self._connection.pika.take_deliveries(self._channel.channel_number, self._control_received)
-        await self._rpc(
-            lambda done: self._channel.basic_consume(DIRECT_REPLY_TO, _unused, auto_ack=True, callback=done)
-        )
-
-    async def take_orders(self, exchange: str, key: str, order: Order) -> None:
-        declared: list[str] = []
-
-        def declare(done: Callable[..., None]) -> None:
-            def named(frame: Any) -> None:
-                declared.append(frame.method.queue)
-                done()
-
-            limit = {"x-max-length": ORDERS_MAX}
-            self._channel.queue_declare("", exclusive=True, auto_delete=True, arguments=limit, callback=named)
-
-        self._orders[key] = order
-        self._connection.pika.take_deliveries(self._channel.channel_number, self._control_received)
-        await self._rpc(declare)
-        queue = declared[0]
-        await self._rpc(lambda done: self._channel.queue_bind(queue, exchange, key, callback=done))
-        await self._rpc(lambda done: self._channel.basic_consume(queue, _unused, auto_ack=True, callback=done))
-
-    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
-        if self.lost is None:
-            properties = pika.BasicProperties(
-                content_type="application/json", correlation_id=correlation or None, delivery_mode=1
-            )
-            self._channel.basic_publish("", reply_to, body, properties)
-
-    async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
-        if self.lost is not None:
-            return
-        properties = pika.BasicProperties(
-            content_type="application/json",
-            reply_to=DIRECT_REPLY_TO if correlation else None,
-            correlation_id=correlation or None,
-            expiration=str(expires_ms),
-            delivery_mode=1,
-        )
-        self._channel.basic_publish(exchange, key, body, properties, mandatory=True)
-
-    async def acknowledge(self, acks: Sequence[tuple[int, bool]]) -> None:
-        for tag, multiple in acks:
-            if self.lost is None:
-                self._channel.basic_ack(tag, multiple)
-
-    async def close(self) -> None:
-        if self.lost is None:
-            self._connection.pika.leave_deliveries(self._channel.channel_number)
-            await self._rpc(lambda _: self._channel.close(), closing=True)
-
-    def _control_received(self, _: int, key: str, body: bytes, properties: dict[str, Any], __: bool) -> None:
-        order, correlation = self._orders.get(key), properties.get("correlation_id")
-        if order is not None:
-            order(body, properties.get("reply_to"), correlation)
-        elif self._reply is not None:
-            self._reply(correlation, body)
-
-    async def _rpc(self, start: Callable[[Callable[..., None]], Any], closing: bool = False) -> None:
-        signal = self._rpc_signal = self._connection.runtime.signal()
-        if self.lost is None:
-            try:
-                start(lambda *_: signal.set())
-            except exceptions.AMQPError as error:
-                raise ChannelLost(self._address, f"connection lost: {_text(error)}") from error
-        answered = await signal.wait(RPC_S)
-        self._rpc_signal = None
-        if closing:
-            return
-        if self.lost is not None:
-            raise self.lost
-        if not answered:
-            raise ChannelLost(self._address, f"no answer within {RPC_S:g} s")
-
-    def _closed(self, _: Any, reason: BaseException) -> None:
-        if isinstance(reason, exceptions.ChannelClosedByBroker):
-            self._lose(ChannelLost(self._address, f"channel closed: {reason.reply_text}", reason.reply_code))
-        else:
-            self._lose(ChannelLost(self._address, f"connection lost: {_text(reason)}"))
-
-    def _cancelled(self, _: Any) -> None:
-        self._lose(ChannelLost(self._address, "the queue was deleted", code=404))
-
-    def _lose(self, reason: ChannelLost) -> None:
-        if self.lost is None:
-            self.lost = reason
-            self._connection.pika.leave_deliveries(self._channel.channel_number)
-            if self._rpc_signal is not None:
-                self._rpc_signal.set()
-            self._on_lost()
-
-
-class PikaConnection:
-    """See `_runtime.Connection`."""
-
-    def __init__(self, runtime: ThreadRuntime, address: Address, name: str, timeouts: Timeouts) -> None:
-        self.runtime = runtime
-        self.address = address
-        self._opened = runtime.signal()
-        self._ended = runtime.signal()
-        self._error: BaseException | None = None
-        context = address.tls_context()
-        parameters = pika.ConnectionParameters(
-            host=address.host,
-            port=address.port,
-            virtual_host=address.vhost,
-            credentials=pika.PlainCredentials(address.user, address.password),
-            heartbeat=max(1, round(timeouts.heartbeat_s)),
-            ssl_options=pika.SSLOptions(context, address.host) if context else None,
-            connection_attempts=1,
-            socket_timeout=timeouts.connect_s,
-            stack_timeout=timeouts.connect_s,
-            client_properties={"connection_name": name},
-        )
-        self.pika = CodecConnection(
-            parameters,
-            on_open_callback=lambda _: self._opened.set(),
-            on_open_error_callback=self._failed,
-            on_close_callback=self._closed,
-            custom_ioloop=runtime.loop,
-            after_chunk=runtime.run_after_chunk,
-        )
-
-    async def open(self, timeout_s: float) -> None:
-        # The stack's own time-out comes first; this is the second line.
-        answered = await self._opened.wait(timeout_s + 1)
-        if self._error is not None:
-            raise _connect_error(self.address, self._error) from self._error
-        if not answered:
-            self._error = TimeoutError()
-            raise ConnectionFailed(str(self.address), f"can't connect within {timeout_s:g} s")
-
-    @property
-    def usable(self) -> bool:
-        return bool(self.pika.is_open)
-
-    async def open_channel(
-        self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
-    ) -> PikaChannel:
-        if not self.usable:
-            raise ChannelLost(str(self.address), f"connection lost: {_text(self._error)}")
-        channel = PikaChannel(self, on_lost)
-        await channel.open(confirm, returned)
-        return channel
-
-    async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> PikaChannel:
-        channel = await self.open_channel(on_lost)
-        await channel.consume(consumer.queue, consumer.prefetch, consumer.deliver)
-        return channel
-
-    async def close(self) -> None:
-        if self.pika.is_open:
-            self.pika.close()
-            await self._ended.wait(CLOSE_S)
-
-    def _failed(self, _: Any, error: BaseException) -> None:
-        self._error = error
-        self._opened.set()
-
-    def _closed(self, _: Any, error: BaseException) -> None:
-        self._error = error
-        self._ended.set()
-
-
 class ThreadRuntime:
     """See `_runtime.Runtime`."""
 
     def __init__(self, name: str) -> None:
         self.loop = IOLoop()
+        self.openings = Openings()
         self._tasks: set[_Task] = set()
         self._after_chunk: dict[Callable[[], None], None] = {}
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -380,19 +152,46 @@ class ThreadRuntime:
             self._after_chunk.popitem()[0]()
 
     async def connect(self, address: Address, name: str, timeouts: Timeouts) -> PikaConnection:
-        connection = PikaConnection(self, address, name, timeouts)
-        await connection.open(timeouts.connect_s)
-        return connection
+        return await self._open(address, name, timeouts, None, _nothing)
 
     async def attach(
         self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer, on_lost: Callable[[], None]
     ) -> tuple[PikaConnection, PikaChannel]:
-        connection = await self.connect(address, name, timeouts)
+        connection = await self._open(address, name, timeouts, consumer, on_lost)
         try:
-            return connection, await connection.attach(consumer, on_lost)
+            return connection, await connection.attach_first() or await connection.attach(consumer, on_lost)
         except TidegateError:
             await connection.close()
             raise
+
+    async def _open(
+        self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer | None, on_lost: Callable[[], None]
+    ) -> PikaConnection:
+        """A connection that was opened at once, and has its consumer, or one opened the usual way, which has not."""
+        began_at = self.now()
+        fast_s = timeouts.connect_s * FAST_SHARE
+        tune = self.openings.anticipate(address, began_at)
+        wrong: BaseException | None = None
+        if tune is not None:
+            connection = PikaConnection(self, address, name, timeouts)
+            try:
+                await connection.open(fast_s, tune, consumer, on_lost)
+            except Exception as error:
+                if not connection.pika.connected and self.now() < began_at + fast_s:
+                    raise _connect_error(address, error) from error
+                wrong = error
+            else:
+                self.openings.succeeded()
+                return connection
+        connection = PikaConnection(self, address, name, timeouts)
+        try:
+            await connection.open(max(began_at + timeouts.connect_s - self.now(), LAST_CHANCE_S), None, None, on_lost)
+        except Exception as error:
+            raise _connect_error(address, error) from error
+        if wrong is not None:
+            logger.info("%s is opened the usual way from now on: %s", address, text_of(wrong))
+            self.openings.fell_back(address, wrong.tune if isinstance(wrong, OpeningDiffers) else None, self.now())
+        return connection
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the loop's thread and wait for its result; not for that thread itself."""
@@ -433,8 +232,8 @@ class ThreadRuntime:
             self.loop.close()
 
 
-def _unused(*_: Any) -> None:
-    """Deliveries bypass pika's callback; it wants one all the same."""
+def _nothing() -> None:
+    """There is no channel yet that could be lost."""
 
 
 def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
@@ -444,9 +243,5 @@ def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
         exceptions.AuthenticationError,
     )
     if isinstance(error, refused):
-        return AccessRefused(str(address), f"access refused: {_text(error)}")
-    return ConnectionFailed(str(address), f"can't connect: {_text(error)}")
-
-
-def _text(error: BaseException | None) -> str:
-    return "closed" if error is None else str(error) or type(error).__name__
+        return AccessRefused(str(address), f"access refused: {text_of(error)}")
+    return ConnectionFailed(str(address), f"can't connect: {text_of(error)}")
