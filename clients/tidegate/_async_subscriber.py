@@ -61,7 +61,8 @@ class AsyncSubscription:
 
     def statistics(self) -> Statistics:
         """What this subscription has seen so far."""
-        return self._inbox.statistics(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        return self._engine.statistics(now) if self._engine is not None else self._inbox.statistics(now)
 
     async def unsubscribe(self) -> None:
         """End the subscription and have its queue removed."""

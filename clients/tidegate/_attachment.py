@@ -74,6 +74,8 @@ class Slot:
     attempts: int = 0
     failing_since: float | None = None
     attached_at: float = 0.0
+    in_use: bool = False
+    """Whether another consumer was found on the queue: that the edge can't be reached would be untrue then."""
 
     @property
     def alive(self) -> bool:

@@ -183,10 +183,12 @@ class AckLedger:
     settles in another order and keeps one message for long would fill the prefetch with what it has settled;
     from `singles_at` such messages on, they are acknowledged one by one."""
 
-    __slots__ = ("_ahead", "_bulk", "_contiguous", "_done_singly", "_sent", "_singles_at", "alive")
+    __slots__ = ("_ahead", "_bulk", "_contiguous", "_done_singly", "_sent", "_singles_at", "alive", "last")
 
     def __init__(self, singles_at: int) -> None:
         self.alive = True
+        self.last = 0
+        """The last delivery that went to the inbox; set there."""
         self._singles_at = singles_at
         self._contiguous = 0
         self._bulk = 0
@@ -203,6 +205,11 @@ class AckLedger:
         elif tag > self._contiguous and tag not in self._done_singly:
             self._ahead.add(tag)
         return self._bulk - self._sent + len(self._ahead)
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether something that went to the inbox is not settled yet."""
+        return self._contiguous < self.last
 
     def take(self, final: bool = False) -> list[tuple[int, bool]]:
         """What to acknowledge now, as pairs of tag and "all up to it"; `final` leaves nothing for later."""

@@ -3,9 +3,9 @@
     receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
 
 What always holds: a delivery is acknowledged only after its message was settled, by the application in manual
-mode or by hand-over in automatic mode; a duplicate is acknowledged at once unless its original is still
-unsettled, in which case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the
-prefetch bounds.
+mode or by hand-over in automatic mode, and on the channel it came by: a subscription that moves is served by two for a
+while, so each has a ledger of its own. A duplicate is acknowledged at once unless its original is still unsettled, in
+which case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the prefetch bounds.
 
 The synchronous client calls `receive` and `acknowledgements` in its I/O thread, and the rest in the
 application's. No lock is needed: what both touch are deques (`buffer`, `_settled`), whose ends are safe to
@@ -49,13 +49,13 @@ class Inbox:
         self._deduplicator = Deduplicator(streams_max)
         self._unsettled: dict[str, Message] = {}
         self._settled: deque[Message] = deque()
-        self._ledger = AckLedger(self.ack_batch)
+        self.expected = self._deduplicator.expected
+        """The sequence that follows what was delivered of a stream."""
+        self.collected = 0
 
-    def attach(self) -> AckLedger:
-        """A new channel delivers from now on; acknowledgements for the one before have become meaningless."""
-        self._ledger.alive = False
-        self._ledger = AckLedger(self.ack_batch)
-        return self._ledger
+    def open_ledger(self) -> AckLedger:
+        """The ledger of a new channel; when that channel is gone its ledger is to be set to not alive."""
+        return AckLedger(self.ack_batch)
 
     def receive(
         self,
@@ -67,8 +67,13 @@ class Inbox:
         headers: Mapping[str, Any] | None,
         redelivered: bool,
         now: float,
+        collected: bool = False,
     ) -> bool:
-        """Take a delivery. Returns whether it went into the buffer."""
+        """Take a delivery. Returns whether it went into the buffer.
+
+        `collected`: it was fetched from an edge that had been away, and may come after newer ones.
+        """
+        ledger.last = tag
         verdict = self._deduplicator.judge(message_id, now)
         if verdict is Verdict.DUPLICATE:
             assert message_id is not None
@@ -85,6 +90,9 @@ class Inbox:
             self._unsettled[identity] = message
         if self.manual:
             message._settle = self.settle
+        if collected:
+            message.collected = True
+            self.collected += 1
         self.buffer.append(message)
         return True
 
@@ -111,17 +119,17 @@ class Inbox:
         """Settled messages that `acknowledgements` has not seen yet."""
         return len(self._settled)
 
-    def acknowledgements(self, final: bool = False) -> list[tuple[int, bool]]:
-        """What to acknowledge now on the current channel, as pairs of tag and "all up to it"."""
+    def acknowledgements(self, ledger: AckLedger, final: bool = False) -> list[tuple[int, bool]]:
+        """What to acknowledge now on the channel of `ledger`, as pairs of tag and "all up to it"."""
         settled = self._settled
         for _ in range(len(settled)):
             message = settled.popleft()
             if message.id is not None:
                 self._unsettled.pop(message.id, None)
-            for ledger, tag in message.ledgers:
-                if ledger.alive:
-                    ledger.settle(tag)
-        return self._ledger.take(final)
+            for origin, tag in message.ledgers:
+                if origin.alive:
+                    origin.settle(tag)
+        return ledger.take(final)
 
     def statistics(self, now: float) -> Statistics:
         """A snapshot. `now` is the clock that `receive` got."""
@@ -132,6 +140,7 @@ class Inbox:
             reordered=self._deduplicator.reordered,
             missing=self._deduplicator.missing(now),
             foreign=self._deduplicator.foreign,
+            collected=self.collected,
             latency_count=self.latencies.count,
             latency_mean_s=self.latencies.mean_s(),
             latency_max_s=self.latencies.max_us / 1e6,

@@ -41,7 +41,8 @@ class Inquiry:
             self.count += 1
             self._attempts = 0
         request = standing.request
-        if primary is not None and primary.failing_s(now) >= standing.times.unreachable_s:
+        failing_s = primary.failing_s(now) if primary is not None and not primary.in_use else 0.0
+        if primary is not None and failing_s >= standing.times.unreachable_s:
             request = request.model_copy(update={"unreachable": primary.place.edge})
         self._attempts += 1
         after_s = pause_s(standing.times.ask, self._attempts - 1)

@@ -24,6 +24,7 @@ class Message:
         "_settle",
         "_settled",
         "body",
+        "collected",
         "deadline_s",
         "id",
         "late",
@@ -53,6 +54,8 @@ class Message:
         self.received_at = 0.0
         """When it was handed over to the application, in seconds since 1970 by this machine's clock."""
         self.late = False
+        self.collected = False
+        """Whether it was fetched from an edge that had been away: newer ones may have come before it."""
         self.ledgers: list[tuple[AckLedger, int]] = []
         """Where to settle it: more than one entry if RabbitMQ delivered it again before it was settled."""
         self._headers = headers

@@ -122,9 +122,11 @@ class SubscriptionMachine:
         times: SubscriptionTimes | None = None,
     ) -> None:
         self.closed = False
+        self.moves = 0
+        """Migrations that have succeeded."""
         self._standing = Standing(request, prefetch, times or SubscriptionTimes())
         self._expected = expected
-        self._plain = NO_SLOT
+        self.plain = NO_SLOT
         """The slot whose deliveries need no thought: the primary one while nothing moves."""
         self._primary: Slot | None = None
         self._migration: Migration | None = None
@@ -181,11 +183,9 @@ class SubscriptionMachine:
         held = len(self._migration.hold) if self._migration else 0
         return held + (len(self._collector.held) if self._collector else 0)
 
-    # Deliveries.
-
     def admit(self, slot: int, message_id: str | None, payload: Any) -> Admission:
-        """Say what to do with a delivery, before it is judged. Called for every message, so it is short."""
-        if slot == self._plain:
+        """Say what to do with a delivery, before it is judged. For those of the slot `plain` it is always PASS."""
+        if slot == self.plain:
             return Admission.PASS
         return self._admit_moving(slot, message_id, payload)
 
@@ -241,8 +241,8 @@ class SubscriptionMachine:
                 return self._fired(name, now)
             case Attached(slot):
                 return self._attached(slot, now)
-            case AttachmentLost(slot, gone, problem):
-                return self._lost(slot, gone, problem, now)
+            case AttachmentLost():
+                return self._lost(event, now)
             case Detached(slot):
                 return self._standing.detached(slot)
             case MarkerArrived(slot, key):
@@ -268,10 +268,10 @@ class SubscriptionMachine:
         assert primary is not None or self._inquiry.asking or self._inquiry.count == 0
         assert primary is None or primary.place == self.place
         if migration is None:
-            assert self._plain == (primary.number if primary is not None and primary.alive else NO_SLOT)
+            assert self.plain == (primary.number if primary is not None and primary.alive else NO_SLOT)
         else:
             assert primary is not None
-            assert self._plain == NO_SLOT
+            assert self.plain == NO_SLOT
             assert key_of(migration.slot.place) != key_of(primary.place)
             assert migration.stage in (MigrationStage.ORDERED, MigrationStage.ATTACHED)
             assert migration.slot.alive
@@ -342,7 +342,7 @@ class SubscriptionMachine:
         slot = standing.open_slot(target)
         hold = Hold(order.heads, standing.prefetch, self._expected)
         self._migration = Migration(order, self.head_url, slot, hold, marker_name(order.migration))
-        self._plain = NO_SLOT
+        self.plain = NO_SLOT
         standing.tell(now, f"migration {order.migration}: {place.edge} to {target.edge}")
         actions += [SetTimer(MIGRATION, order.timeout_us / 1e6), standing.attach(slot)]
         return standing.report(order.migration, MigrationStage.ORDERED, key_of(target)), actions
@@ -406,6 +406,7 @@ class SubscriptionMachine:
         order = migration.order
         items, surplus = migration.hold.release()
         self._migration = None
+        self.moves += 1
         self._set_primary(migration.slot)
         outcome = Outcome(MigrationStage.MOVED, key_of(old.place), key_of(migration.slot.place))
         standing.outcomes.remember(order.migration, outcome)
@@ -469,7 +470,8 @@ class SubscriptionMachine:
             return collector.attached(now)
         return []
 
-    def _lost(self, number: int, gone: bool, problem: str, now: float) -> Actions:
+    def _lost(self, event: AttachmentLost, now: float) -> Actions:
+        number, gone, problem = event.slot, event.gone, event.problem
         standing, migration, collector, primary = self._standing, self._migration, self._collector, self._primary
         if number in standing.leaving:
             return standing.detached(number)
@@ -484,8 +486,9 @@ class SubscriptionMachine:
             return []
         if gone:
             return self._gone(primary, now)
+        primary.in_use = event.in_use
         actions = standing.lost(primary, ATTACH, now)
-        self._plain = NO_SLOT
+        self.plain = NO_SLOT
         if primary.failing_s(now) >= standing.times.unreachable_s:
             actions += self._inquiry.ask(primary, now)
         return actions
@@ -501,7 +504,7 @@ class SubscriptionMachine:
                 return self._switch(now)
             actions = self._roll_back("the old queue is gone", now)
         self._primary = None
-        self._plain = NO_SLOT
+        self.plain = NO_SLOT
         return actions + self._standing.go_home() + self._inquiry.ask(None, now)
 
     # The place.
@@ -554,7 +557,7 @@ class SubscriptionMachine:
             return self._inquiry.again(self._primary, now) if self._inquiry.asking else []
         if name == ATTACH and self._primary is not None:
             actions = standing.attach_again(self._primary)
-            self._plain = self._primary.number if migration is None else NO_SLOT
+            self.plain = self._primary.number if migration is None else NO_SLOT
             return actions
         if name == MIGRATION and migration is not None:
             old, new = migration.hold.missing
@@ -583,7 +586,7 @@ class SubscriptionMachine:
         actions += standing.reports.clear()
         self._primary = self._migration = self._collector = None
         standing.leaving.clear()
-        self._plain = NO_SLOT
+        self.plain = NO_SLOT
         return actions
 
     def _slots(self) -> list[Slot]:
@@ -593,4 +596,4 @@ class SubscriptionMachine:
     def _set_primary(self, slot: Slot) -> None:
         self._primary = slot
         self._standing.place = slot.place
-        self._plain = slot.number if slot.alive else NO_SLOT
+        self.plain = slot.number if slot.alive else NO_SLOT

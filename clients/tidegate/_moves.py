@@ -89,11 +89,14 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentLost:
-    """The attachment could not be made, or is lost. `gone`: because the queue does not exist any more."""
+    """The attachment could not be made, or is lost. `gone`: because the queue does not exist any more; `in_use`:
+    because another consumer has it, so the edge can be reached.
+    """
 
     slot: int
     gone: bool = False
     problem: str = ""
+    in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,18 @@ class Statistics:
     latency_p50_s: float
     latency_p95_s: float
     latency_p99_s: float
+    edge: str | None = None
+    """The edge that serves it."""
+    reconnects: int = 0
+    """How often its consumer was lost and is back."""
+    migrations: int = 0
+    """How often it was moved to another edge."""
+    migration_gap_s: float = 0.0
+    """The longest pause in delivery around the last move."""
+    held: int = 0
+    """Messages that came by a new edge too early and were kept back until it was their turn."""
+    collected: int = 0
+    """Messages fetched from an edge that had been away."""
 
 
 class Histogram:

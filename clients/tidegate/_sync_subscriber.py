@@ -63,7 +63,8 @@ class Subscription:
 
     def statistics(self) -> Statistics:
         """What this subscription has seen so far."""
-        return self._inbox.statistics(time.monotonic())
+        now = time.monotonic()
+        return self._engine.statistics(now) if self._engine is not None else self._inbox.statistics(now)
 
     def unsubscribe(self) -> None:
         """End the subscription and have its queue removed."""

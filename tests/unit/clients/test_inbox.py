@@ -16,7 +16,7 @@ def receive(inbox: Inbox, ledger: AckLedger, tag: int, sequence: int, published_
 
 def test_late_is_what_is_older_than_the_deadline_at_hand_over() -> None:
     inbox = Inbox(1.5, False, 10, 10)
-    ledger = inbox.attach()
+    ledger = inbox.open_ledger()
     receive(inbox, ledger, 1, 0)
     receive(inbox, ledger, 2, 1)
     assert not inbox.hand_over(inbox.buffer.popleft(), 2.5).late
@@ -30,53 +30,69 @@ def test_late_is_what_is_older_than_the_deadline_at_hand_over() -> None:
 
 def test_manual_mode_acknowledges_nothing_by_itself() -> None:
     inbox = Inbox(1.0, True, 80, 10)
-    ledger = inbox.attach()
+    ledger = inbox.open_ledger()
     for tag in (1, 2, 3):
         receive(inbox, ledger, tag, tag)
     messages = [inbox.hand_over(inbox.buffer.popleft(), 1.0) for _ in range(3)]
-    assert inbox.acknowledgements() == []
+    assert inbox.acknowledgements(ledger) == []
     messages[0].ack()
     messages[0].ack()
-    assert inbox.acknowledgements() == [(1, True)]
+    assert inbox.acknowledgements(ledger) == [(1, True)]
     messages[2].ack()
-    assert inbox.acknowledgements() == []
-    assert inbox.acknowledgements(final=True) == [(3, False)]
+    assert inbox.acknowledgements(ledger) == []
+    assert inbox.acknowledgements(ledger, final=True) == [(3, False)]
 
 
 def test_a_redelivery_of_what_is_unsettled_waits_for_the_application() -> None:
     inbox = Inbox(1.0, True, 8, 10)
-    receive(inbox, inbox.attach(), 1, 0)
+    receive(inbox, inbox.open_ledger(), 1, 0)
     message = inbox.hand_over(inbox.buffer.popleft(), 1.0)
-    ledger = inbox.attach()
+    ledger = inbox.open_ledger()
     assert not receive(inbox, ledger, 1, 0)
-    assert inbox.acknowledgements() == []
+    assert inbox.acknowledgements(ledger) == []
     message.ack()
-    assert inbox.acknowledgements() == [(1, True)]
+    assert inbox.acknowledgements(ledger) == [(1, True)]
 
 
 def test_a_duplicate_of_what_is_settled_is_acknowledged() -> None:
     inbox = Inbox(1.0, False, 8, 10)
-    ledger = inbox.attach()
+    ledger = inbox.open_ledger()
     receive(inbox, ledger, 1, 0)
     inbox.settle(inbox.buffer.popleft())
-    assert inbox.acknowledgements() == [(1, True)]
+    assert inbox.acknowledgements(ledger) == [(1, True)]
     assert not receive(inbox, ledger, 2, 0)
-    assert inbox.acknowledgements() == [(2, True)]
+    assert inbox.acknowledgements(ledger) == [(2, True)]
     assert inbox.statistics(0.0).duplicates == 1
 
 
-def test_an_acknowledgement_never_goes_to_another_channel() -> None:
+def test_an_acknowledgement_goes_to_the_channel_its_delivery_came_by() -> None:
     inbox = Inbox(1.0, True, 8, 10)
-    receive(inbox, inbox.attach(), 1, 0)
-    message = inbox.buffer.popleft()
-    inbox.attach()
-    message.ack()
-    assert inbox.acknowledgements() == []
+    old, new, gone = inbox.open_ledger(), inbox.open_ledger(), inbox.open_ledger()
+    for ledger, sequence in ((old, 0), (new, 1), (gone, 2)):
+        receive(inbox, ledger, 1, sequence)
+    gone.alive = False
+    assert old.outstanding
+    for message in inbox.buffer:
+        message.ack()
+    assert inbox.acknowledgements(old) == [(1, True)]
+    assert not old.outstanding
+    assert inbox.acknowledgements(new) == [(1, True)]
+    assert inbox.acknowledgements(gone) == []
+
+
+def test_what_was_collected_is_marked_and_counted() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    ledger = inbox.open_ledger()
+    receive(inbox, ledger, 1, 0)
+    assert inbox.receive(ledger, 2, "t", b"", "p~1:t:1", None, False, 0.0, collected=True)
+    assert not inbox.receive(ledger, 3, "t", b"", "p~1:t:0", None, False, 0.0, collected=True)
+    assert [message.collected for message in inbox.buffer] == [False, True]
+    assert inbox.statistics(0.0).collected == 1
 
 
 def test_foreign_messages_are_delivered_and_counted() -> None:
     inbox = Inbox(1.0, False, 8, 10)
-    assert inbox.receive(inbox.attach(), 1, "t", b"x", "theirs", None, False, 0.0)
+    assert inbox.receive(inbox.open_ledger(), 1, "t", b"x", "theirs", None, False, 0.0)
     message = inbox.hand_over(inbox.buffer.popleft(), 5.0)
     assert (message.id, message.publisher, message.sequence, message.published_at, message.age_s) == (None,) * 5
     assert not message.late

@@ -1,0 +1,129 @@
+"""Data connections and the consumers on them.
+
+Connections are shared: one per edge, closed with the last consumer there. A `SlotConsumer` is one attempt of a
+subscription to be served from one queue, with a channel and a ledger of its own. What always holds: it ends in one of
+two ways and says so once, as lost or, when it was told to leave, as left; by then what was settled of it is
+acknowledged, as far as the channel lived, and its ledger is dead."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from ._config import Address, Timeouts
+from ._errors import Closed, TidegateError
+from ._inbox import Inbox
+from ._moves import Place
+from ._runtime import Channel, Connection, Consumer, Gate, Runtime
+
+
+class DataConnections:
+    """One connection per edge, shared by the subscriptions there and closed after the last of them."""
+
+    def __init__(self, runtime: Runtime, name: str, timeouts: Timeouts) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._timeouts = timeouts
+        self._gates: dict[str, Gate] = {}
+        """One per edge ever used, so that an edge which does not answer delays no other."""
+        self._open: dict[str, Connection] = {}
+        self._users: dict[Connection, int] = {}
+
+    @asynccontextmanager
+    async def attach(self, address: Address, consumer: Consumer, on_lost: Callable[[], None]) -> AsyncIterator[Channel]:
+        """A consumer at `address` for as long as the context lasts."""
+        key = str(address)
+        channel: Channel | None = None
+        async with self._gates.setdefault(key, Gate(self._runtime)):
+            connection = self._open.get(key)
+            if connection is None or not connection.usable:
+                connection, channel = await self._runtime.attach(
+                    address, f"{self._name} data", self._timeouts, consumer, on_lost
+                )
+                self._open[key] = connection
+            self._users[connection] = self._users.get(connection, 0) + 1
+        try:
+            if channel is None:
+                channel = await connection.attach(consumer, on_lost)
+            yield channel
+        finally:
+            self._users[connection] -= 1
+            if not self._users[connection]:
+                del self._users[connection]
+                if self._open.get(key) is connection:
+                    del self._open[key]
+                await connection.close()
+
+
+class SlotConsumer:
+    """One attachment of a subscription. `on_end` gets what it was lost by, or None when it has left."""
+
+    def __init__(self, runtime: Runtime, number: int, place: Place, inbox: Inbox) -> None:
+        self.number = number
+        self.place = place
+        self.ledger = inbox.open_ledger()
+        self._inbox = inbox
+        self._runtime = runtime
+        self._channel: Channel | None = None
+        self._changed = runtime.signal()
+        self._leave_by: float | None = None
+        """When it is to be gone at the latest; None while it is to stay."""
+
+    async def run(
+        self,
+        data: DataConnections,
+        address: Address,
+        consumer: Consumer,
+        on_attached: Callable[[], None],
+        on_end: Callable[[TidegateError | None], None],
+    ) -> None:
+        """Attach and stay until the channel is lost or `leave` was called."""
+        lost: TidegateError | None = None
+        left = False
+        try:
+            async with data.attach(address, consumer, self._changed.set) as channel:
+                self._channel = channel
+                if self._leave_by is None:
+                    on_attached()
+                await self._stay(channel)
+                if channel.lost is None:
+                    await channel.acknowledge(self._inbox.acknowledgements(self.ledger, final=True))
+                    await channel.close()
+                    # Before the connection is closed, which takes another while and matters to nobody.
+                    left = True
+                    self.ledger.alive = False
+                    on_end(None)
+                else:
+                    lost = channel.lost
+        except TidegateError as error:
+            lost = error
+        self.ledger.alive = False
+        if not left:
+            on_end(None if self._leave_by is not None else lost or Closed(f"the queue {self.place.queue}"))
+
+    def leave(self, patience_s: float) -> None:
+        """Have it end once everything it brought is settled, and after `patience_s` in any case."""
+        by = self._runtime.now() + patience_s
+        self._leave_by = by if self._leave_by is None else min(by, self._leave_by)
+        self._changed.set()
+
+    @property
+    def leaving(self) -> bool:
+        return self._leave_by is not None
+
+    async def acknowledge(self) -> None:
+        """Send what is settled of it."""
+        channel = self._channel
+        if channel is not None and channel.lost is None and self.ledger.alive:
+            await channel.acknowledge(self._inbox.acknowledgements(self.ledger))
+        if self.leaving:
+            self._changed.set()
+
+    async def _stay(self, channel: Channel) -> None:
+        while channel.lost is None:
+            wait_s = None
+            if self._leave_by is not None:
+                wait_s = self._leave_by - self._runtime.now()
+                if wait_s <= 0 or not self.ledger.outstanding:
+                    return
+            await self._changed.wait(wait_s)

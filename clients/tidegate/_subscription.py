@@ -1,0 +1,388 @@
+"""Runs one subscription: carries out what its machine orders, and tells the machine what happened.
+
+Where the subscription is served from, when it moves and what is held meanwhile is decided by `SubscriptionMachine`;
+which delivery is new by the inbox; what happens to each is the business of `Intake`. Here are the consumers (one per
+slot), the timers and the way to the heads. What always holds:
+
+- events are handled one after another, and the actions of one are carried out in their order before the next;
+- once it worked, nothing ends it but the application. Until then the first thing that can't get better by waiting ends
+  it, or the time for it (`timeouts.request_s`)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol
+
+from tidegate_protocol.messages import ControlMessage, Refusal, SubscribeReply, SubscribeRequest
+
+from ._attachment import SubscriptionTimes
+from ._config import Address, Backoff, Timeouts
+from ._control import ReplyTo
+from ._data import DataConnections, SlotConsumer
+from ._errors import (
+    AccessRefused,
+    Closed,
+    ConnectionFailed,
+    HeadSilent,
+    InvalidUrl,
+    Refused,
+    TidegateError,
+    UnexpectedReply,
+)
+from ._heads import Heads
+from ._inbox import Inbox
+from ._intake import Intake
+from ._migration import SubscriptionMachine
+from ._moves import (
+    Answer,
+    Answered,
+    Attach,
+    Attached,
+    AttachmentLost,
+    CancelTimer,
+    ChangeHead,
+    Detach,
+    Detached,
+    LeaveHead,
+    Opened,
+    Place,
+    Release,
+    Request,
+    SetTimer,
+    SubscriptionAction,
+    SubscriptionEvent,
+    TellRefusal,
+    TimerFired,
+)
+from ._moves import Closed as ClosedEvent
+from ._runtime import ChannelLost, Consumer, Runtime
+from ._statistics import Statistics
+from ._timers import Timers
+
+logger = logging.getLogger(__name__)
+
+ACCESS_REFUSED: Final = 403
+"""RabbitMQ's answer to a consumer on a queue that has an exclusive one already."""
+NOT_FOUND: Final = 404
+FATAL_AT_FIRST: Final = (AccessRefused, Refused, UnexpectedReply)
+"""What the first subscribe() reports at once. Later, when it worked before, even these are retried."""
+ASK_FIRST_S: Final = 1.0
+
+
+class Owner(Protocol):
+    """What a subscription needs of its subscriber."""
+
+    runtime: Runtime
+    address: Address
+    timeouts: Timeouts
+    backoff: Backoff
+    data: DataConnections
+    heads: Heads
+
+
+class SubscriptionEngine:
+    """One subscription on a running client."""
+
+    def __init__(self, owner: Owner, request: SubscribeRequest, inbox: Inbox, on_change: Callable[[], None]) -> None:
+        self.request = request
+        self.inbox = inbox
+        self.ended = False
+        """Whether nothing will ever be delivered again."""
+        self.reconnects = 0
+        self._owner = owner
+        self._runtime = owner.runtime
+        self._on_change = on_change
+        self.times = SubscriptionTimes(
+            attach=owner.backoff, ask=Backoff(first_s=min(ASK_FIRST_S, owner.timeouts.attempt_s))
+        )
+        self._machine = SubscriptionMachine(request, inbox.prefetch, inbox.expected, self.times)
+        self._consumers: dict[int, SlotConsumer] = {}
+        self._intake = Intake(
+            owner.runtime, self._machine, inbox, self._consumers, on_change, self.handle, self._progress
+        )
+        self.settled = self._intake.settled
+        """To be called when the application settled something; from any thread."""
+        self._timers = Timers(owner.runtime, self._fired, str(self))
+        self._events: deque[SubscriptionEvent] = deque()
+        self._handling = False
+        self._sending: set[str] = set()
+        self._first = owner.runtime.signal()
+        """Set when the first attachment is there, or will never be."""
+        self._finished = owner.runtime.signal()
+        self._answer_came = owner.runtime.signal()
+        self._failure: TidegateError | None = None
+        self._silence: TidegateError | None = None
+        """What keeps the head from being asked, or what it says instead of a place."""
+        self._attach_problem: TidegateError | None = None
+        self._stopping = False
+        self._awaited = False
+        """Whether somebody waits, or has waited, for the end."""
+        self._ever_attached = False
+        self._asked = False
+        self._late_place: Place | None = None
+        """Granted when nobody wanted it any more; it has to be given back all the same."""
+
+    def __str__(self) -> str:
+        return f"subscription {self.request.subscriber}/{self.request.pattern}"
+
+    @property
+    def place(self) -> Place | None:
+        """Where it is served from, also while that can't be reached; None before the first grant."""
+        return self._machine.place or self._late_place
+
+    @property
+    def head_url(self) -> str:
+        """The head it belongs to; empty for home."""
+        return self._machine.head_url
+
+    @property
+    def attached(self) -> bool:
+        """Whether it is served at this moment."""
+        return self._machine.attached
+
+    def statistics(self, now: float) -> Statistics:
+        """What it has seen so far. `now` is the runtime's clock."""
+        place = self.place
+        return replace(
+            self.inbox.statistics(now),
+            edge=place.edge if place is not None else None,
+            reconnects=self.reconnects,
+            migrations=self._machine.moves,
+            migration_gap_s=self._intake.gap_s,
+            held=self._intake.held,
+        )
+
+    # Beginning and end
+
+    async def start(self) -> None:
+        """Subscribe and attach for the first time; raise what went wrong."""
+        self._owner.heads.join("", self)
+        self._runtime.spawn(self._intake.acknowledge(), f"{self} acknowledgements")
+        self.handle(Opened())
+        in_time = await self._first.wait(self._owner.timeouts.request_s)
+        if self._failure is None and not in_time:
+            self._failure = self._explain()
+        if self._failure is not None:
+            await self.stop()
+            raise self._failure
+
+    async def stop(self) -> None:
+        """Acknowledge what is settled and detach. RabbitMQ keeps the rest."""
+        self.give_up()
+        if not self._awaited and not self.ended:
+            self._awaited = True
+            await self._finished.wait(self._owner.timeouts.close_s)
+        self._end()
+
+    def give_up(self) -> None:
+        """Have it end by itself, without waiting for that."""
+        if not self._stopping:
+            self._stopping = True
+            self.handle(ClosedEvent())
+            for consumer in self._consumers.values():
+                consumer.leave(0.0)
+        self._intake.hurry()
+        self._end_when_left()
+
+    async def late_answer(self) -> None:
+        """After the end: wait a little for a place that was asked for, because it has to be given back."""
+        if self.place is None and self._asked:
+            await self._answer_came.wait(self._owner.timeouts.attempt_s)
+
+    def _end_when_left(self) -> None:
+        if self._stopping and not self._consumers:
+            self._end()
+
+    def _end(self) -> None:
+        if self._failure is None and not self._ever_attached:
+            self._failure = Closed(str(self))
+        self.ended = True
+        self._timers.stop()
+        self._first.set()
+        self._finished.set()
+        self._intake.end()
+        self._on_change()
+
+    def _fail(self, error: TidegateError) -> None:
+        """It never worked, and waiting makes it no better."""
+        if not self._ever_attached and self._failure is None:
+            self._failure = error
+            self._first.set()
+
+    def _explain(self) -> TidegateError:
+        """Why it could not begin in time."""
+        if self._machine.place is None:
+            return self._silence or self._head_silent(self._owner.heads.home.silence)
+        error = self._attach_problem
+        if isinstance(error, ChannelLost) and error.code == ACCESS_REFUSED:
+            name = self.request.subscriber
+            return Refused("conflict", f"{error.problem}. Another subscriber named {name!r}? Give each its own name")
+        return error or self._head_silent("the edge could not be reached")
+
+    def _head_silent(self, problem: str) -> HeadSilent:
+        return HeadSilent(str(self._owner.address), self._owner.timeouts.request_s, problem)
+
+    # The machine
+
+    def handle(self, event: SubscriptionEvent) -> None:
+        """Have the machine take an event, now or after the one being handled, and do what it orders."""
+        self._events.append(event)
+        self._work()
+
+    def _work(self) -> None:
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                self._step(partial(self._machine.handle, self._events.popleft()))
+        finally:
+            self._handling = False
+
+    def _progress(self) -> None:
+        """After a delivery that was not simply passed."""
+        self._handling = True
+        try:
+            self._step(self._machine.progress)
+        finally:
+            self._handling = False
+        self._work()
+
+    def _step(self, step: Callable[[float], list[SubscriptionAction]]) -> None:
+        machine, now = self._machine, self._runtime.now()
+        migrating, attached, moves = machine.migrating, machine.attached, machine.moves
+        told = machine.story[-1] if machine.story else None
+        actions = step(now)
+        if machine.migrating and not migrating:
+            self._intake.began(now)
+        elif migrating and not machine.migrating:
+            self._intake.moved(machine.moves > moves, now)
+        for action in actions:
+            self._carry_out(action)
+        if machine.attached and not attached:
+            self._served()
+        self._intake.watch()
+        if machine.story and machine.story[-1] is not told:
+            logger.info("%s: %s", self, machine.story[-1][1])
+
+    def _served(self) -> None:
+        if self._ever_attached:
+            self.reconnects += 1
+        self._ever_attached = True
+        self._first.set()
+
+    def _carry_out(self, action: SubscriptionAction) -> None:
+        match action:
+            case Attach():
+                self._attach(action)
+            case Detach(slot):
+                self._detach(slot)
+            case Release():
+                self._intake.release(action)
+            case Answer(to, message):
+                assert isinstance(to, ReplyTo)
+                to.control.answer(to, message)
+            case Request(key, message, head_url):
+                self._request(key, message, head_url)
+            case SetTimer(name, after_s):
+                self._timers.set(name, after_s)
+            case CancelTimer(name):
+                self._timers.cancel(name)
+            case ChangeHead(_, url):
+                self._owner.heads.join(url, self)
+            case LeaveHead(url):
+                self._owner.heads.leave(url, self)
+            case TellRefusal(refusal):
+                self._fail(_refused(refusal))
+
+    def _fired(self, name: str) -> None:
+        self.handle(TimerFired(name))
+
+    # The heads
+
+    def _request(self, key: str, message: ControlMessage, head_url: str) -> None:
+        # Its repetitions say the same: while one waits for a connection, others need not.
+        if key not in self._sending:
+            self._sending.add(key)
+            self._runtime.spawn(self._send(key, message, head_url), f"{self} {message.kind}")
+
+    async def _send(self, key: str, message: ControlMessage, head_url: str) -> None:
+        try:
+            self._asked = self._asked or isinstance(message, SubscribeRequest)
+            await self._owner.heads.control(head_url).ask(message, partial(self._answered, key))
+        except InvalidUrl as error:
+            logger.warning("%s: %s not sent: %s", self, message.kind, error)
+        except TidegateError as error:
+            logger.debug("%s: %s not sent: %s", self, message.kind, error)
+            self._silence = error
+            if isinstance(error, FATAL_AT_FIRST):
+                self._fail(error)
+        finally:
+            self._sending.discard(key)
+
+    def _answered(self, key: str, message: ControlMessage | UnexpectedReply) -> None:
+        if isinstance(message, UnexpectedReply):
+            logger.warning("%s: %s", self, message)
+            self._fail(message)
+            return
+        if isinstance(message, SubscribeReply):
+            self._silence = None
+            if message.awaiting:
+                logger.warning("%s: not yet known to the heads %s", self, ", ".join(message.awaiting))
+            if self._machine.closed:
+                self._late_place = Place(message.edge, message.url, message.queue, message.subscription.number)
+        elif isinstance(message, Refusal):
+            self._silence = _refused(message)
+        self._answer_came.set()
+        self.handle(Answered(key, message))
+
+    # Attachments
+
+    def _attach(self, order: Attach) -> None:
+        try:
+            address = self._owner.address.at(order.place.url)
+        except InvalidUrl as error:
+            self.handle(AttachmentLost(order.slot, problem=str(error)))
+            return
+        consumer = SlotConsumer(self._runtime, order.slot, order.place, self.inbox)
+        self._consumers[order.slot] = consumer
+        self._runtime.spawn(
+            consumer.run(
+                self._owner.data,
+                address,
+                Consumer(order.place.queue, order.prefetch, self._intake.receiver(consumer)),
+                partial(self.handle, Attached(order.slot)),
+                partial(self._ended, consumer),
+            ),
+            f"{self} on {order.place.edge}",
+        )
+
+    def _detach(self, slot: int) -> None:
+        consumer = self._consumers.get(slot)
+        if consumer is None:
+            self.handle(Detached(slot))
+        else:
+            consumer.leave(0.0 if self._stopping else self.times.detach_s)
+
+    def _ended(self, consumer: SlotConsumer, lost: TidegateError | None) -> None:
+        del self._consumers[consumer.number]
+        if lost is None:
+            self.handle(Detached(consumer.number))
+        else:
+            code = lost.code if isinstance(lost, ChannelLost) else 0
+            again = self._attach_problem is not None and not self._ever_attached
+            logger.log(logging.DEBUG if again else logging.WARNING, "%s on %s: %s", self, consumer.place.edge, lost)
+            self._attach_problem = lost
+            if isinstance(lost, FATAL_AT_FIRST):
+                self._fail(lost)
+            problem = lost.problem if isinstance(lost, ConnectionFailed) else str(lost)
+            self.handle(AttachmentLost(consumer.number, code == NOT_FOUND, problem, in_use=code == ACCESS_REFUSED))
+        self._end_when_left()
+
+
+def _refused(refusal: Refusal) -> Refused:
+    return Refused(refusal.reason, refusal.message, refusal.field, refusal.retry_after_s)
