@@ -9,16 +9,20 @@ properties, so that an operator gives each address once.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tidegate_protocol.ids import check_name
+from tidegate_protocol.messages import Capacity
 
+from .balancing import BalancingOptions
+from .balancing import unit as _unit
 from .urls import DEFAULT_PORTS, ServerUrl
 
 HEAD_HTTP_PORT: Final = 15780
 EDGE_HTTP_PORT: Final = 15781
+PROMETHEUS_PORTS: Final = {"http": 15692, "https": 15691}
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
@@ -38,10 +42,6 @@ def _http(url: ServerUrl) -> ServerUrl:
 Name = Annotated[str, AfterValidator(check_name)]
 AmqpUrl = Annotated[ServerUrl, AfterValidator(_amqp)]
 HttpUrl = Annotated[ServerUrl, AfterValidator(_http)]
-
-
-def _unit(unit: str) -> dict[str, Any]:
-    return {"unit": unit}
 
 
 class _Options(BaseModel):
@@ -74,6 +74,11 @@ class BrokerConfig(_Options):
         description="Address of its management API. Default: the host and credentials of `url`, port 15672 "
         "(15671 with amqps).",
     )
+    prometheus_url: HttpUrl | None = Field(
+        None,
+        description="Address of its Prometheus endpoint, where load is read. Default: the host and credentials of "
+        "`url`, port 15692 (15691 with amqps).",
+    )
     period_s: float = Field(
         1.0, ge=0.1, le=60, description="How often signs of life are sent.", json_schema_extra=_unit("s")
     )
@@ -93,6 +98,12 @@ class BrokerConfig(_Options):
         description="How long work in progress may take after SIGTERM.",
         json_schema_extra=_unit("s"),
     )
+    output_series_max: int = Field(
+        200,
+        ge=0,
+        le=20_000,
+        description="Output queues that /metrics shows one by one, those with most waiting first.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "human", "json"] = Field(
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
@@ -106,14 +117,32 @@ class BrokerConfig(_Options):
         scheme = "https" if self.url.scheme == "amqps" else "http"
         return replace(self.url, scheme=scheme, port=DEFAULT_PORTS[scheme], vhost="/")
 
+    @property
+    def prometheus(self) -> ServerUrl:
+        """The Prometheus endpoint, with credentials."""
+        if self.prometheus_url is not None:
+            return self.prometheus_url.with_credentials_of(self.url)
+        scheme = "https" if self.url.scheme == "amqps" else "http"
+        return replace(self.url, scheme=scheme, port=PROMETHEUS_PORTS[scheme], vhost="/")
 
-class HeadConfig(BrokerConfig):
+
+class HeadConfig(BalancingOptions, BrokerConfig):
     """Options of `tidegate head`."""
 
     neighbours: tuple[Neighbour, ...] = Field(
         (),
         max_length=64,
         description="Neighbouring heads in the tree: a list of tables with `name`, `url`, `link_url`.",
+    )
+    publisher_url: AmqpUrl | None = Field(
+        None,
+        description="Address of this head as publishers reach it; credentials are left out. Default: `url`.",
+    )
+    uplink_bytes_per_s: float | None = Field(
+        None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
+    )
+    downlink_bytes_per_s: float | None = Field(
+        None, gt=0, description="Incoming bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
     )
     link_limit_bytes: int = Field(
         GIB,
@@ -138,8 +167,18 @@ class HeadConfig(BrokerConfig):
             raise ValueError("neighbours: a neighbour is named twice")
         return self
 
+    @property
+    def publisher_address(self) -> str:
+        """What publishers that come from another head are told; they bring credentials of their own."""
+        return (self.publisher_url or self.url).without_credentials()
 
-class EdgeConfig(BrokerConfig):
+    @property
+    def capacity(self) -> Capacity:
+        """What is configured."""
+        return Capacity(uplink_bytes_per_s=self.uplink_bytes_per_s, downlink_bytes_per_s=self.downlink_bytes_per_s)
+
+
+class EdgeConfig(BalancingOptions, BrokerConfig):
     """Options of `tidegate edge`."""
 
     head_url: AmqpUrl = Field(description="AMQP address of the head's RabbitMQ and virtual host, for control messages.")
@@ -179,3 +218,12 @@ class EdgeConfig(BrokerConfig):
     def client_address(self) -> str:
         """What subscribers are told; they bring credentials of their own."""
         return (self.client_url or self.url).without_credentials()
+
+    @property
+    def capacity(self) -> Capacity:
+        """What is configured."""
+        return Capacity(
+            uplink_bytes_per_s=self.uplink_bytes_per_s,
+            downlink_bytes_per_s=self.downlink_bytes_per_s,
+            matching_per_s=self.matching_per_s,
+        )

@@ -9,7 +9,6 @@ import time
 from tidegate_agents.config import SILENT_PERIODS_MAX
 from tidegate_agents.config import EdgeConfig as AgentConfig
 from tidegate_agents.edge import EdgeAgent
-from tidegate_protocol.messages import Capacity
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .config import EdgeConfig
@@ -19,6 +18,7 @@ from .management import Management
 from .metrics import BrokerMetrics
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
+from .sensing.senses import edge_senses
 from .worker import PlaneWorker
 
 LIST_PERIODS = 5
@@ -42,12 +42,9 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             client_url=config.client_address,
             link_url=config.link.reveal(),
             incarnation=time.time_ns() // 1_000_000,
-            capacity=Capacity(
-                uplink_bytes_per_s=config.uplink_bytes_per_s,
-                downlink_bytes_per_s=config.downlink_bytes_per_s,
-                matching_per_s=config.matching_per_s,
-            ),
+            capacity=config.capacity,
             period_s=config.period_s,
+            balancing=config.for_agents,
         )
     )
     runtime = Runtime(agent, metrics)
@@ -65,16 +62,19 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     inbox = Inbox(
         "edge", config.name, control_queue(config.name), (broker_key(config.name), pie_local_key(config.cluster))
     )
-    control = ControlChannel("control", config.head_url, runtime.post, metrics, inbox)
+    senses = edge_senses(config, agent, lambda: plane.outputs, runtime.post, management, metrics.registry)
+    control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox)
     # An edge speaks to its head only, and knows its address, not its name.
+    senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
     return Parts(
         runtime,
         worker,
         control,
         shovels=False,
-        lacking=lambda: _lacking(agent, config),
+        lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
+        senses=senses.tasks,
     )
 
 

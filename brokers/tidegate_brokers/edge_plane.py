@@ -9,6 +9,7 @@ stands has expired or was deleted by somebody: it is given up, not made again.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,7 @@ from tidegate_agents.machine import (
     DeclareOutput,
     DeleteOutput,
     Event,
+    LimitOutput,
     MarkerBound,
     OutputDeclared,
     OutputDeleted,
@@ -39,6 +41,10 @@ from .management import Json, Management
 log = logging.getLogger(__name__)
 
 POLICY: Final = "tidegate-output"
+LIMIT_PREFIX: Final = "tidegate-limit "
+"""Policies that limit one queue; the name of the queue follows."""
+LIMIT_PRIORITY: Final = 10
+"""Above that of the policy for all output queues: of several only one holds."""
 DEADLINE_ARGUMENT: Final = "tidegate-deadline-us"
 EXPIRES_ARGUMENT: Final = "tidegate-expires-s"
 
@@ -50,6 +56,8 @@ class EdgePlane:
     output_limit_bytes: int
     outputs: dict[str, Subscription] = field(default_factory=dict)
     """By name of the output queue."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """How many messages may wait in a queue whose subscriber is too slow."""
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
         """Take over what a predecessor left, and remove second bindings that a crash may have left."""
@@ -64,6 +72,7 @@ class EdgePlane:
         await put_policy_if_different(
             management, POLICY, limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head")
         )
+        await self._assert_limits(management)
         await channel.exchange_declare(DELIVER_EXCHANGE, exchange_type="topic", durable=True)
         present = await self._list(management)
         missing = [queue for queue in sorted(self.outputs) if self.outputs[queue] not in present.get(queue, ())]
@@ -87,6 +96,7 @@ class EdgePlane:
                 queue = output_queue(subscription.subscriber, subscription.number)
                 self.outputs.pop(queue, None)
                 await channel.queue_delete(queue)
+                await self._limit(management, queue, None)
                 return OutputDeleted(subscription.subscriber, subscription.number)
             case BindMarker(subscriber=subscriber, number=number, key=key):
                 await channel.queue_bind(output_queue(subscriber, number), DELIVER_EXCHANGE, key)
@@ -94,8 +104,39 @@ class EdgePlane:
             case UnbindMarker(subscriber=subscriber, number=number, key=key):
                 await channel.queue_unbind(output_queue(subscriber, number), DELIVER_EXCHANGE, key)
                 return None
+            case LimitOutput(subscriber=subscriber, number=number, messages_max=messages_max):
+                await self._limit(management, output_queue(subscriber, number), messages_max)
+                return None
             case _:
                 raise AssertionError(f"an edge has no use for {type(action).__name__}")
+
+    # Limits
+
+    async def _limit(self, management: Management, queue: str, messages_max: int | None) -> None:
+        """Bound what may wait in one queue, or lift the bound. Beyond it RabbitMQ drops the oldest."""
+        if messages_max is not None and queue in self.outputs:
+            self.limits[queue] = messages_max
+            await put_policy_if_different(management, LIMIT_PREFIX + queue, self._limit_policy(queue))
+        elif self.limits.pop(queue, None) is not None:
+            await management.delete_policy(LIMIT_PREFIX + queue)
+
+    def _limit_policy(self, queue: str) -> Json:
+        everyone = limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head")
+        return everyone | {
+            "pattern": f"^{re.escape(queue)}$",
+            "priority": LIMIT_PRIORITY,
+            "definition": {**everyone["definition"], "max-length": self.limits[queue]},
+        }
+
+    async def _assert_limits(self, management: Management) -> None:
+        """Have the limits there should be, and none that a predecessor or an expired queue has left."""
+        self.limits = {queue: limit for queue, limit in self.limits.items() if queue in self.outputs}
+        present = set(await management.policies(LIMIT_PREFIX))
+        wanted = {LIMIT_PREFIX + queue: queue for queue in self.limits}
+        for name in sorted(present - wanted.keys()):
+            await management.delete_policy(name)
+        for queue in sorted(self.limits):
+            await put_policy_if_different(management, LIMIT_PREFIX + queue, self._limit_policy(queue))
 
     async def list_outputs(self, channel: AbstractChannel, management: Management) -> OutputsListed:
         """What RabbitMQ holds now. Runs between actions, so a queue that is missing has gone for good."""

@@ -12,7 +12,8 @@ from aiormq.abc import AbstractChannel
 from tidegate_agents.config import HeadConfig as AgentConfig
 from tidegate_agents.config import NeighbourConfig
 from tidegate_agents.head import HeadAgent
-from tidegate_agents.machine import LinkKind
+from tidegate_agents.machine import FenceArrived, LinkKind
+from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import (
     HEAD_KEY,
     HOM_KEY,
@@ -24,11 +25,13 @@ from tidegate_protocol.names import (
 
 from .config import HeadConfig
 from .control import ControlChannel, Inbox
+from .fences import FenceWatch
 from .head_plane import HeadPlane
 from .management import Management
 from .metrics import BrokerMetrics, distribution_version
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
+from .sensing.senses import head_senses
 from .worker import PlaneWorker
 
 ROUTINE_PERIODS = 5
@@ -52,6 +55,9 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
             version=distribution_version(),
             period_s=config.period_s,
+            publisher_url=config.publisher_address,
+            capacity=config.capacity,
+            balancing=config.for_agents,
         )
     )
     runtime = Runtime(agent, metrics)
@@ -61,6 +67,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         neighbours=frozenset(n.name for n in config.neighbours),
         link_limit_bytes=config.link_limit_bytes,
         link_prefetch=config.link_prefetch,
+        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
     _count_routes(plane, metrics)
 
@@ -80,10 +87,13 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         pie_global_key(config.cluster),
     )
     inbox = Inbox("head", config.name, control_queue(config.name), keys)
-    own = ControlChannel("control", config.url, runtime.post, metrics, inbox)
-    neighbours = {
-        n.name: ControlChannel(f"neighbour-{n.name}", n.url, runtime.post, metrics) for n in config.neighbours
-    }
+    senses = head_senses(config, lambda: len(plane.links), runtime.post, management, metrics.registry)
+    post = senses.switchboard.post
+    own = ControlChannel("control", config.url, post, metrics, inbox)
+    neighbours = {n.name: ControlChannel(f"neighbour-{n.name}", n.url, post, metrics) for n in config.neighbours}
+    senses.connect(
+        own.reply, {name: partial(_ask_neighbour, channel, broker_key(name)) for name, channel in neighbours.items()}
+    )
 
     def route(to: str) -> tuple[ControlChannel, str]:
         return neighbours.get(to, own), broker_key(to)
@@ -94,10 +104,15 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         worker,
         own,
         shovels=True,
-        lacking=list,
+        lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
+        senses=senses.tasks,
     )
+
+
+def _ask_neighbour(channel: ControlChannel, key: str, message: ControlMessage, request_id: str) -> None:
+    channel.send(key, message, request_id)
 
 
 def _count_routes(plane: HeadPlane, metrics: BrokerMetrics) -> None:

@@ -18,7 +18,9 @@ from pamqp.commands import Basic
 
 from tidegate_agents.machine import (
     Action,
+    ActionFailed,
     ChangeRoutes,
+    DisconnectPublisher,
     DropLink,
     EnsureLink,
     Event,
@@ -27,6 +29,8 @@ from tidegate_agents.machine import (
     PublishMarker,
     RoutesChanged,
     Started,
+    UnwatchFence,
+    WatchFence,
 )
 from tidegate_protocol.names import (
     CONTROL_EXCHANGE,
@@ -38,6 +42,8 @@ from tidegate_protocol.names import (
     link_queue,
 )
 
+from .errors import RabbitError, RabbitUnreachable
+from .fences import FenceWatch
 from .management import Json, Management
 from .urls import ServerUrl
 
@@ -48,6 +54,8 @@ SHOVEL_RECONNECT_DELAY_S: Final = 1
 SHOVEL_OPTIONS: Final = "?heartbeat=10&connection_timeout=10000"
 QUEUE_ARGUMENTS: Final = {"x-queue-type": "classic"}
 """Said aloud, because a virtual host may have another default."""
+PUBLISHER_CONNECTION: Final = "tidegate publisher "
+"""What publishers call their connections, before their id."""
 PERSISTENT: Final = 2
 """The delivery mode of a message that outlives a restart of RabbitMQ."""
 EMPTY_CHECKS: Final = 2
@@ -81,6 +89,7 @@ class HeadPlane:
     neighbours: frozenset[str]
     link_limit_bytes: int
     link_prefetch: int
+    fences: FenceWatch
     links: dict[str, EnsureLink] = field(default_factory=dict)
     routes: dict[str, set[str]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
@@ -113,6 +122,7 @@ class HeadPlane:
         present = await management.shovels()
         for link in self.links.values():
             await self._assert_shovel(management, link, present.get(link_queue(link.target)))
+        await self.fences.assert_all(channel)
 
     async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None:
         """Carry out one action of the agent."""
@@ -138,6 +148,14 @@ class HeadPlane:
             case PublishMarker(key=key, targets=targets):
                 await self._publish_marker(channel, key, targets)
                 return MarkerPublished(key)
+            case WatchFence(neighbour=neighbour, key=key):
+                await self.fences.watch(channel, neighbour, key)
+                return None
+            case UnwatchFence(neighbour=neighbour, key=key):
+                await self.fences.unwatch(channel, neighbour, key)
+                return None
+            case DisconnectPublisher():
+                return await disconnect_publisher(management, action)
             case _:
                 raise AssertionError(f"a head has no use for {type(action).__name__}")
 
@@ -241,6 +259,20 @@ class HeadPlane:
             await channel.queue_delete(link_queue(target))
             del self.dropped[target]
             log.info("removed the link to %s", target)
+
+
+async def disconnect_publisher(management: Management, action: DisconnectPublisher) -> Event | None:
+    """Close the connections of a publisher. It may come back; what it did is known to the agent, not here."""
+    try:
+        closed = await management.close_connections(PUBLISHER_CONNECTION + action.publisher, action.reason)
+    except RabbitUnreachable:
+        raise
+    except RabbitError as error:
+        return ActionFailed(action, str(error))
+    if not closed:
+        return ActionFailed(action, f"no connection is named {PUBLISHER_CONNECTION}{action.publisher}")
+    log.warning("disconnected %s: %s", action.publisher, action.reason, extra={"connections": closed})
+    return None
 
 
 async def declare_link(channel: AbstractChannel, target: str) -> None:

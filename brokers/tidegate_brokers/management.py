@@ -31,9 +31,13 @@ USER_TAGS_REMEDY: Final = "run: rabbitmqctl set_user_tags USER monitoring policy
 REQUEST_TIMEOUT_S: Final = 10.0
 ATTEMPTS_MAX: Final = 3
 ATTEMPT_DELAY_S: Final = 0.3
+REASON_LENGTH_MAX: Final = 200
 PAGE_SIZE: Final = 500
 PAGES_MAX: Final = 400
 """With the page size, the most queues that are ever listed: 200,000."""
+
+ALARMED: Final = httpx.codes.SERVICE_UNAVAILABLE
+"""What a health check answers while something is wrong."""
 
 Json = dict[str, Any]
 
@@ -83,6 +87,19 @@ class Management:
             raise PluginMissing(self.where, "rabbitmq_shovel_management")
         return match.string
 
+    async def alarms(self) -> frozenset[str]:
+        """What the node blocks publishers for: `memory`, `disk`, `file-descriptors`; usually nothing."""
+        try:
+            response = await self._http.get("health/checks/local-alarms")
+            found = response.json().get("alarms", []) if response.status_code == ALARMED else []
+            return frozenset(str(alarm["resource"]).replace("_limit", "").replace("_", "-") for alarm in found)
+        except httpx.TransportError as error:
+            raise RabbitUnreachable(
+                self.where, f"its alarms can't be read ({_reason(error)})", "it is tried again"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise RabbitBadAnswer(self.where, "tells its alarms in an unknown form", "check its version") from None
+
     # Policies and shovels
 
     async def policy(self, name: str) -> Json | None:
@@ -92,6 +109,33 @@ class Management:
     async def put_policy(self, name: str, policy: Mapping[str, object]) -> None:
         """Create or replace a policy."""
         await self._request("PUT", f"policies/{self._vhost}/{quote(name, safe='')}", policy)
+
+    async def delete_policy(self, name: str) -> None:
+        """Remove a policy; none there is fine."""
+        await self._request("DELETE", f"policies/{self._vhost}/{quote(name, safe='')}")
+
+    async def policies(self, prefix: str) -> list[str]:
+        """Names of policies that start with `prefix`."""
+        found = await self._get_list(f"policies/{self._vhost}")
+        return sorted(str(item["name"]) for item in found if str(item["name"]).startswith(prefix))
+
+    # Connections
+
+    async def close_connections(self, named: str, reason: str) -> int:
+        """Close every connection to this virtual host whose client gave it this name, or a name that begins so.
+
+        How many there were. Names are a few seconds old: a connection that was just opened may be missed.
+        """
+        path = f"vhosts/{self._vhost}/connections?columns=name,client_properties.connection_name"
+        closed = 0
+        for item in await self._get_list(path):
+            properties = item.get("client_properties")
+            name = properties.get("connection_name") if isinstance(properties, dict) else None
+            if isinstance(name, str) and (name == named or name.startswith(named + " ")):
+                header = {"X-Reason": reason[:REASON_LENGTH_MAX].encode("ascii", "replace").decode()}
+                await self._request("DELETE", f"connections/{quote(str(item['name']), safe='')}", headers=header)
+                closed += 1
+        return closed
 
     async def shovels(self) -> dict[str, Json]:
         """The parameters of all dynamic shovels, by name."""
@@ -159,21 +203,29 @@ class Management:
     async def _get(self, path: str) -> object:
         return await self._request("GET", path)
 
-    async def _request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> object:
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> object:
         """One request, repeated where that may help; None for 404, the parsed answer otherwise."""
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._once(method, path, body)
+                return await self._once(method, path, body, headers)
             except RabbitUnreachable:
                 if attempt == self._attempts:
                     raise
                 await asyncio.sleep(ATTEMPT_DELAY_S * attempt)
         raise AssertionError("at least one attempt is made")
 
-    async def _once(self, method: str, path: str, body: Mapping[str, object] | None) -> object:
+    async def _once(
+        self, method: str, path: str, body: Mapping[str, object] | None, headers: Mapping[str, str] | None
+    ) -> object:
         what = f"{method} {path.partition('?')[0]}"
         try:
-            response = await self._http.request(method, path, json=body)
+            response = await self._http.request(method, path, json=body, headers=headers)
         except httpx.RemoteProtocolError:
             raise RabbitBadAnswer(self.where, "does not speak HTTP", "check management_url") from None
         except httpx.TransportError as error:

@@ -55,6 +55,8 @@ class Parts:
     control_required: bool
     """Whether the process can't begin without its control channel. An edge can: RabbitMQ delivers anyway."""
     others: tuple[ControlChannel, ...] = ()
+    senses: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
+    """What runs besides, once the agent works: sensing, probes, the watch for alarms."""
 
 
 def new_metrics(role: str, name: str) -> BrokerMetrics:
@@ -134,6 +136,8 @@ class BrokerProcess:
         await parts.worker.wait_asserted(timeout_s)
         # Only now: the agent must know what its predecessor left before anybody asks it for anything.
         await parts.control.start_taking()
+        for sense in parts.senses:
+            self._spawn(sense())
 
     async def _finish(self) -> None:
         """Stop taking requests, finish what is in progress, say goodbye."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
+from .balancing import BalancingOptions
 from .config import BrokerConfig, EdgeConfig, HeadConfig, Neighbour
 from .errors import ConfigurationError
 from .urls import ServerUrl
@@ -139,13 +140,24 @@ def render_reference() -> str:
         ("Edge", EdgeConfig),
         ("Entries of `neighbours`", Neighbour),
     ):
-        parts += ["", f"## {title}", "", *_table(model)]
+        shared = BalancingOptions.model_fields if issubclass(model, BalancingOptions) else {}
+        parts += ["", f"## {title}", "", *_table(model, frozenset(shared))]
+    parts += [
+        "",
+        "## Load management, heads and edges",
+        "",
+        "Give all brokers of a cluster the same. The topology of an embedded cluster has the table `[balancing]`.",
+        "",
+        *_table(BalancingOptions),
+    ]
     return "\n".join(parts) + "\n"
 
 
-def _table(model: type[BaseModel]) -> list[str]:
+def _table(model: type[BaseModel], without: frozenset[str] = frozenset()) -> list[str]:
     rows = ["| option | type | unit | default | range | meaning |", "| --- | --- | --- | --- | --- | --- |"]
     for option, info in model.model_fields.items():
+        if option in without:
+            continue
         extra = info.json_schema_extra
         unit = str(extra.get("unit", "")) if isinstance(extra, dict) else ""
         cells = (f"`{option}`", _type(info), unit, _default(info), _range(info), info.description or "")

@@ -15,6 +15,9 @@ this file knows about processes, ports in use or RabbitMQ.
     [[link]]
     between = ["alpha", "beta"]
     delay_s = 0.05
+
+    [balancing]
+    policy = "peer-wd"
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from pydantic_core import ErrorDetails
 
 from tidegate_protocol.ids import check_name
 
+from .balancing import BalancingOptions
 from .errors import TopologyError
 
 DELAY_S_MAX: Final = 60.0
@@ -95,6 +99,8 @@ class Topology(_Table):
 
     cluster: Annotated[tuple[ClusterSpec, ...], Field(min_length=1, max_length=CLUSTERS_MAX)]
     link: tuple[LinkSpec, ...] = ()
+    balancing: BalancingOptions = BalancingOptions.model_validate({})
+    """The same for all brokers."""
 
     @classmethod
     def load(cls, path: Path | str) -> Topology:
@@ -256,6 +262,7 @@ _KEYS: Final = {
     ("cluster", "head"): tuple(BrokerSpec.model_fields),
     ("cluster", "edge"): tuple(BrokerSpec.model_fields),
     ("link",): tuple(LinkSpec.model_fields),
+    ("balancing",): tuple(BalancingOptions.model_fields),
 }
 
 

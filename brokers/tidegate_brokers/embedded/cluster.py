@@ -130,6 +130,7 @@ class EmbeddedCluster:
         self._plan: Plan
         self._nodes: dict[str, RabbitNode] = {}
         self._conditioners: dict[str, ConditionerClient] = {}
+        self._conditioning: list[GuardedProcess] = []
         self._processes: dict[str, BrokerProcess] = {}
         self.brokers: dict[str, BrokerInfo] = {}
         """All brokers by name, heads before their edges."""
@@ -177,6 +178,11 @@ class EmbeddedCluster:
     def conditioners(self) -> Mapping[str, ConditionerClient]:
         """All link conditioners by broker; empty where no link is shaped."""
         return self._conditioners
+
+    @property
+    def conditioner_pids(self) -> tuple[int, ...]:
+        """The processes of all link conditioners, for whoever measures what they take."""
+        return tuple(process.pid for process in self._conditioning)
 
     @property
     def logs(self) -> Path:
@@ -261,6 +267,7 @@ class EmbeddedCluster:
 
         await _until_ready(process, is_ready)
         self._conditioners[member.name] = client
+        self._conditioning.append(process)
 
     async def _run(self, guard: Guard, member: Member) -> None:
         file = guard.directory / f"{member.name}.toml"

@@ -202,6 +202,11 @@ def management_url(node: RabbitNode) -> str:
     return f"http://{node.user}:{node.password}@{node.host}:{node.management_port}"
 
 
+def prometheus_url(node: RabbitNode) -> str:
+    """The address of a node's Prometheus endpoint."""
+    return f"http://{node.host}:{node.prometheus_port}"
+
+
 async def wait_until_ready(node: RabbitNode, process: GuardedProcess, words: Callable[[], str]) -> None:
     """Wait until `node` answers over AMQP and the management API; raise when its process ends or time is up."""
     ready = asyncio.ensure_future(answers(node))

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ..topology import BrokerSpec, Kind, Topology
 from .conditioner import ConditionerConfig
-from .nodes import RabbitNode, amqp_url, management_url
+from .nodes import RabbitNode, amqp_url, management_url, prometheus_url
 from .ports import LOOPBACK, Ports
 from .proxy import ListenerConfig
 
@@ -165,13 +165,17 @@ class Plan:
             "cluster": member.cluster,
             "url": info.url,
             "management_url": info.management_url,
+            "prometheus_url": prometheus_url(member.node),
             "http_port": member.http_port,
             "period_s": period_s,
             "startup_timeout_s": STARTUP_TIMEOUT_S,
             "shutdown_timeout_s": SHUTDOWN_TIMEOUT_S,
         }
         tables = ""
+        capacities: tuple[str, ...] = ("uplink_bytes_per_s", "downlink_bytes_per_s", "matching_per_s")
         if member.kind == "head":
+            capacities = capacities[:2]
+            values["publisher_url"] = info.client_url
             for neighbour in self._neighbour_heads(member):
                 url = json.dumps(self._reach(member, neighbour))
                 tables += f"\n[[neighbours]]\nname = {json.dumps(neighbour.name)}\nurl = {url}\nlink_url = {url}\n"
@@ -182,8 +186,8 @@ class Plan:
                 "client_url": info.client_url,
                 "link_url": self._reach(head, member),
             }
-            capacities = ("uplink_bytes_per_s", "downlink_bytes_per_s", "matching_per_s")
-            values |= {key: value for key in capacities if (value := getattr(member.spec, key)) is not None}
+        values |= {key: value for key in capacities if (value := getattr(member.spec, key)) is not None}
+        values |= self._topology.balancing.model_dump(exclude_unset=True, exclude_none=True)
         # Names, addresses and finite numbers read the same in JSON and in TOML.
         return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + tables
 

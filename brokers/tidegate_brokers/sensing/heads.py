@@ -1,0 +1,140 @@
+"""The sample of a head: what comes in, what its links are asked to carry, and which publisher sends how much.
+
+RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. What
+always holds:
+
+- a report stands for its publisher until the next one, or until it is too old: whoever stops publishing is at 0 soon;
+- what a link is asked to carry is taken where messages are enqueued for it, so that it may be more than it carries;
+- sizes are bytes on the wire: of what waits on a link, or else of what publishers report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_agents.machine import HeadSampled
+from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
+from tidegate_protocol.messages import TOPICS_PER_PUBLISHER_MAX, Capacity, PublisherReport
+from tidegate_protocol.names import INGRESS_PREFIX, LINK_PREFIX, PUBLISH_EXCHANGE
+
+from .edges import ELAPSED_S_MIN, SIZE_SHARE, WIRE_OVERHEAD_BYTES
+from .exposition import MESSAGE_BYTES, MESSAGES, Exposition
+from .queues import Differences
+
+REPORT_AGE_MAX_S: Final = 3.0
+REPORTED_MAX: Final = 100_000
+"""Publishers times topics that are remembered; what comes beyond is not named, but counted in the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """What one publisher sends on one topic, by its latest report."""
+
+    sample: PublisherSample
+    until_s: float
+
+
+class PublisherBook:
+    """The latest reports of all publishers."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, dict[str, _Stream]] = {}
+        self._count = 0
+
+    def reported(self, report: PublisherReport, now_s: float) -> None:
+        """Take over a report. One that names as many topics as fit may have left some for the next: those stay."""
+        elapsed_s = report.elapsed_us / 1e6
+        streams = self._streams.get(report.publisher, {})
+        before = len(streams)
+        kept = dict(streams) if len(report.topics) >= TOPICS_PER_PUBLISHER_MAX else {}
+        for count in report.topics:
+            if count.messages <= 0 or (count.topic not in kept and self._count + len(kept) - before >= REPORTED_MAX):
+                continue
+            sample = PublisherSample(
+                report.publisher,
+                count.topic,
+                count.messages / elapsed_s,
+                count.bytes / count.messages + WIRE_OVERHEAD_BYTES,
+                report.round_trip_us / 1e6,
+            )
+            kept[count.topic] = _Stream(sample, now_s + max(REPORT_AGE_MAX_S, 2.0 * elapsed_s))
+        self._put(report.publisher, kept)
+
+    def fresh(self, now_s: float) -> tuple[PublisherSample, ...]:
+        """What publishers send now, in the order of their ids and topics."""
+        for publisher, streams in list(self._streams.items()):
+            old = [topic for topic, stream in streams.items() if stream.until_s <= now_s]
+            if old:
+                self._put(publisher, {topic: stream for topic, stream in streams.items() if topic not in old})
+        return tuple(streams[topic].sample for _, streams in sorted(self._streams.items()) for topic in sorted(streams))
+
+    def _put(self, publisher: str, streams: dict[str, _Stream]) -> None:
+        self._count += len(streams) - len(self._streams.pop(publisher, {}))
+        if streams:
+            self._streams[publisher] = streams
+
+
+class HeadSampler:
+    """Makes samples of one head from successive answers."""
+
+    def __init__(self, broker: str, capacity: Capacity) -> None:
+        self._broker = broker
+        self._capacity = capacity
+        self.publishers = PublisherBook()
+        self._enqueued, self._published, self._forwarded = Differences(), Differences(), Differences()
+        self._moment_s: float | None = None
+        self._link_bytes: dict[str, float] = {}
+        """Size of a body by link queue."""
+
+    def taken(
+        self, answer: Exposition, moment_s: float, neighbour_round_trip_s: Mapping[str, float]
+    ) -> HeadSampled | None:
+        """The sample between the last answer and this one; None for the first."""
+        first = self._moment_s is None
+        elapsed_s = moment_s - self._moment_s if self._moment_s is not None else 0.0
+        if not first and elapsed_s < ELAPSED_S_MIN:
+            return None
+        self._moment_s = moment_s
+        enqueued, _ = self._enqueued.taken(answer.enqueued(LINK_PREFIX))
+        published, _ = self._published.taken(answer.received(PUBLISH_EXCHANGE))
+        forwarded, _ = self._forwarded.taken(answer.received(INGRESS_PREFIX))
+        self._learn_sizes(answer)
+        if first:
+            return None
+        publishers = self.publishers.fresh(moment_s)
+        mean = self._mean_bytes(publishers)
+        messages_in = (sum(published.values()) + sum(forwarded.values())) / elapsed_s
+        offered = sum(
+            count / elapsed_s * (self._link_bytes[queue] + WIRE_OVERHEAD_BYTES if queue in self._link_bytes else mean)
+            for queue, count in enqueued.items()
+        )
+        broker = BrokerSample(
+            self._broker,
+            Role.HEAD,
+            bytes_in_per_s=messages_in * mean,
+            bytes_offered_per_s=offered,
+            messages_in_per_s=messages_in,
+            capacity=self._capacity,
+        )
+        return HeadSampled(broker, publishers, dict(neighbour_round_trip_s))
+
+    def _learn_sizes(self, answer: Exposition) -> None:
+        if not answer.has(MESSAGE_BYTES):
+            return
+        counts = answer.per_queue(MESSAGES, LINK_PREFIX)
+        self._link_bytes = {queue: size for queue, size in self._link_bytes.items() if queue in counts}
+        for queue, total in answer.per_queue(MESSAGE_BYTES, LINK_PREFIX).items():
+            if counts.get(queue, 0.0) > 0.0 and total > 0.0:
+                size, before = total / counts[queue], self._link_bytes.get(queue)
+                self._link_bytes[queue] = size if before is None else before + SIZE_SHARE * (size - before)
+
+    def _mean_bytes(self, publishers: tuple[PublisherSample, ...]) -> float:
+        """Of one message on the wire: by what publishers report, else by what waits on links."""
+        messages = sum(stream.messages_per_s for stream in publishers)
+        if messages > 0.0:
+            return sum(stream.messages_per_s * stream.message_bytes for stream in publishers) / messages
+        if self._link_bytes:
+            return sum(self._link_bytes.values()) / len(self._link_bytes) + WIRE_OVERHEAD_BYTES
+        return WIRE_OVERHEAD_BYTES

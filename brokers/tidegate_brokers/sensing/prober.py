@@ -1,0 +1,104 @@
+"""Probes between broker processes, and what else on the control plane is for the eyes and not for the agent.
+
+A `Switchboard` stands between the control channels and the agent's runtime: probes are answered here at once, answers
+to ours and the reports of publishers go to whoever senses, everything else goes on to the agent unchanged. At most one
+probe per target is under way; one that is not answered is forgotten with the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
+from tidegate_protocol.messages import ControlMessage, Probe, ProbeReply, PublisherReport
+
+from .trips import ProbedTrip
+
+PROBE_PREFIX: Final = "probe~"
+"""What ids of probes start with; those of an agent's requests never do."""
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class _Target:
+    trip: ProbedTrip
+    request_id: str = ""
+    sent_s: float = 0.0
+    wall_sent_s: float = 0.0
+
+
+class Prober:
+    """Sends probes to the brokers this process speaks to, and keeps what they say."""
+
+    def __init__(
+        self, targets: Mapping[str, Callable[[ControlMessage, str], None]], clock: Callable[[], float]
+    ) -> None:
+        """`targets`: how a request with an id is sent, by name of the broker. `clock`: monotonic."""
+        self._send = dict(targets)
+        self._clock = clock
+        self._targets = {name: _Target(ProbedTrip()) for name in self._send}
+        self._count = 0
+
+    def probe(self) -> None:
+        """Send one probe to each."""
+        for name, target in self._targets.items():
+            self._count += 1
+            target.request_id = f"{PROBE_PREFIX}{name}~{self._count}"
+            target.sent_s, target.wall_sent_s = self._clock(), time.time()
+            self._send[name](Probe(), target.request_id)
+
+    def answered(self, request_id: str, message: ControlMessage) -> None:
+        """Take an answer; a late one is of no use."""
+        target = self._targets.get(request_id.removeprefix(PROBE_PREFIX).rpartition("~")[0])
+        if target is None or target.request_id != request_id or not isinstance(message, ProbeReply):
+            return
+        target.request_id = ""
+        target.trip.answered(target.sent_s, self._clock(), target.wall_sent_s, message.clock_us / MICROSECONDS)
+
+    @property
+    def trips(self) -> Mapping[str, ProbedTrip]:
+        """What is known, by name of the broker."""
+        return {name: target.trip for name, target in self._targets.items()}
+
+    @property
+    def round_trips_s(self) -> dict[str, float]:
+        """Of those that have answered."""
+        trips = {name: target.trip.round_trip_s for name, target in self._targets.items()}
+        return {name: trip_s for name, trip_s in trips.items() if trip_s is not None}
+
+
+class Switchboard:
+    """Where control channels post events; hands each to whom it is for."""
+
+    def __init__(self, agent: Callable[[Event], None]) -> None:
+        self._agent = agent
+        self.reply: Callable[[ReplyAddress, ControlMessage], None] = _nobody
+        self.prober: Prober | None = None
+        self.reported: Callable[[PublisherReport], None] = _ignored
+
+    def post(self, event: Event) -> None:
+        """Take one event."""
+        match event:
+            case MessageReceived(message=Probe(), reply_to=address):
+                if address is not None:
+                    self.reply(address, ProbeReply(clock_us=round(time.time() * MICROSECONDS)))
+            case MessageReceived(message=PublisherReport() as report):
+                self.reported(report)
+            case ReplyReceived(request_id=request_id, message=message) if request_id.startswith(PROBE_PREFIX):
+                if self.prober is not None:
+                    self.prober.answered(request_id, message)
+            case Undeliverable(request_id=request_id) if request_id.startswith(PROBE_PREFIX):
+                pass  # nobody there: nothing is learned from this one
+            case _:
+                self._agent(event)
+
+
+def _nobody(address: ReplyAddress, message: ControlMessage) -> None:
+    """Until a control channel is there."""
+
+
+def _ignored(report: PublisherReport) -> None:
+    """What publishers report to a broker that has none."""
