@@ -96,11 +96,18 @@ class FakeWorld:
         for checker in self._checkers:
             checker.stepped(broker, cast(Any, event), list(actions), now)
 
-    def grant(self, now: float, subscriber: str = "s", awaiting: tuple[str, ...] = ()) -> None:
+    def grant(
+        self,
+        now: float,
+        subscriber: str = "s",
+        awaiting: tuple[str, ...] = (),
+        edge: str = "e0",
+        unreachable: str | None = None,
+    ) -> None:
         """The head grants a subscription."""
-        request = SubscribeRequest(subscriber=subscriber, pattern="t", deadline_us=1_000_000)
+        request = SubscribeRequest(subscriber=subscriber, pattern="t", deadline_us=1_000_000, unreachable=unreachable)
         reply = SubscribeReply(
-            subscription=subscription(subscriber), edge="e0", url="amqp://e0", queue="out.s.0", awaiting=awaiting
+            subscription=subscription(subscriber), edge=edge, url=f"amqp://{edge}", queue="out.s.0", awaiting=awaiting
         )
         self.step("h0", now, Reply(ADDRESS, reply), event=MessageReceived(request, ADDRESS))
 
@@ -108,9 +115,17 @@ class FakeWorld:
         for checker in self._checkers:
             checker.published("p", "t", f"p~1:t:{sequence}", now)
 
-    def deliver(self, sequence: int, now: float, subscriber: str = "s", collected: bool = False) -> None:
+    def deliver(
+        self,
+        sequence: int,
+        now: float,
+        subscriber: str = "s",
+        collected: bool = False,
+        published_s: float | None = None,
+    ) -> None:
+        sent_s = now if published_s is None else published_s
         for checker in self._checkers:
-            checker.delivered(subscriber, f"p~1:t:{sequence}", now, now, late=False, collected=collected)
+            checker.delivered(subscriber, f"p~1:t:{sequence}", sent_s, now, late=False, collected=collected)
 
     def end(self, now: float = 150.0) -> list[str]:
         """The names of all violations."""

@@ -41,6 +41,9 @@ class Owed:
     """Heads whose routes were not confirmed when it was granted."""
     replaced: bool = False
     """Whether it gave an unreachable edge up, so that something may be waiting there."""
+    edge: str = ""
+    replaced_s: float = float("-inf")
+    """When it was last given another edge instead."""
     first: dict[str, int] = field(default_factory=dict)
     """Per stream (publisher and topic) the first sequence that it must get."""
     end: dict[str, int] = field(default_factory=dict)
@@ -85,10 +88,13 @@ class Deliveries(Checker):
             self._owed[event.message.subscriber].replaced |= event.message.unreachable is not None
         for action in actions:
             if isinstance(action, Reply) and isinstance(action.message, SubscribeReply):
-                self._granted(broker, action.message)
+                self._granted(broker, action.message, now)
 
-    def _granted(self, head: str, reply: SubscribeReply) -> None:
+    def _granted(self, head: str, reply: SubscribeReply, now: float) -> None:
         owed = self._owed[reply.subscription.subscriber]
+        if owed.replaced and reply.edge != owed.edge:
+            owed.replaced_s = now
+        owed.edge = reply.edge
         if not owed.granted:
             owed.granted = True
             owed.unconfirmed = self._tree.behind(head, reply.awaiting)
@@ -130,9 +136,10 @@ class Deliveries(Checker):
         # Nobody can promise the order of what was collected from an edge that had been away (newer messages came by
         # another way meanwhile); nor of what an earlier life of the client had got already (RabbitMQ puts it back
         # into the queue, where it may meet repetitions that a cut link made); nor of what a limit on the queue had
-        # dropped, if a publisher or a link that was cut sends it again.
+        # dropped, if a publisher or a link that was cut sends it again; nor, for the same reason, of what waits to be
+        # collected: a repetition comes through the new queue, and is welcome.
         stream, sequence = stream_of(message_id)
-        if collected or before is not None or not owed.includes(stream, sequence):
+        if collected or before is not None or not owed.includes(stream, sequence) or published_s < owed.replaced_s:
             return
         if view.was_dropped(self._world, subscriber, message_id):
             return

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
-from tidegate_agents.machine import Action, Event, SendClient
+from tidegate_agents.machine import Action, BindMarker, Event, SendClient
 from tidegate_protocol.balancing import MigrateOrder
 from tidegate_protocol.topics import covers
 from tidegate_simulator.scenario import FaultKind, SubscriberSpec
 
 from . import view
 from .base import Checker
+from .sessions import DRIFT_MAX, SLACK_S
 from .view import Tree
 
 if TYPE_CHECKING:
@@ -41,12 +42,21 @@ class OnePlaceEach(Checker):
         super().__init__()
         self._sent_abroad: dict[str, tuple[str, float]] = {}
         """Per subscriber the head that last ordered it to another cluster, and when."""
+        self._bound_s: dict[tuple[str, str], float] = {}
+        """Per edge and marker key when it was last bound: an edge takes it back some time later, not at once."""
+
+    def started(self, world: World) -> None:
+        super().started(world)
+        config = world.scenario.balancing
+        self._marker_s = max(config.session_timeout_s, 2.0 * config.migration_timeout_s) * (1.0 + DRIFT_MAX) + SLACK_S
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
         for action in actions:
             match action:
                 case SendClient(message=MigrateOrder(head=head, subscriber=subscriber)) if head != broker:
                     self._sent_abroad[subscriber] = (broker, now)
+                case BindMarker(key=key):
+                    self._bound_s[broker, key] = now
 
     def ended(self, world: World, now: float) -> None:
         for spec in world.scenario.subscribers:
@@ -86,7 +96,11 @@ class OnePlaceEach(Checker):
         # An edge that crashed has forgotten what it bound. Nothing will ever match such a key again, and the binding
         # goes with the queue.
         forgetful = {f.target for f in world.scenario.faults if f.kind in (FaultKind.CRASH, FaultKind.EDGE_DOWN)}
-        markers = [key for edge, key in view.markers_of(world, subscriber) if edge not in forgetful]
+        markers = [
+            key
+            for edge, key in view.markers_of(world, subscriber)
+            if edge not in forgetful and now - self._bound_s.get((edge, key), 0.0) > self._marker_s
+        ]
         if markers:
             self.report(now, f"{subscriber} still has the markers {markers} bound", "leftover")
 

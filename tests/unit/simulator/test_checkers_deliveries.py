@@ -13,6 +13,8 @@ from tidegate_simulator.checkers.deliveries import Deliveries
 from tidegate_simulator.links import Message
 from tidegate_simulator.scenario import Fault, FaultKind, Scenario
 
+OUT = ["out-of-order"]
+
 
 def world(plan: Scenario | None = None) -> FakeWorld:
     return FakeWorld(plan or scenario(), Deliveries())
@@ -215,6 +217,20 @@ def test_what_was_collected_has_no_order() -> None:
     run.deliver(0, 9.0, collected=True)
     run.deliver(2, 9.5)
     assert run.end() == []
+
+
+@pytest.mark.parametrize(("edge", "published_s", "found"), [("e1", 5.5, []), ("e1", 6.5, OUT), ("e0", 5.5, OUT)])
+def test_what_waits_to_be_collected_and_was_sent_again_has_no_order(
+    edge: str, published_s: float, found: list[str]
+) -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in (0, 1):
+        run.publish(sequence, published_s)
+    run.grant(6.0, edge=edge, unreachable="e0")
+    run.deliver(1, 7.0, published_s=published_s)
+    run.deliver(0, 7.5, published_s=published_s)
+    assert run.end() == found
 
 
 def test_what_a_limit_dropped_and_was_sent_again_has_no_order() -> None:

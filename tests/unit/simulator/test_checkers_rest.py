@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_world import FakeWorld, leaving, scenario, subscription
 from tidegate_agents.cooldowns import Cooldowns
-from tidegate_agents.machine import Decision, SendClient
+from tidegate_agents.machine import BindMarker, Decision, SendClient
 from tidegate_protocol.balancing import MigrateOrder
 from tidegate_simulator.checkers.rest import BoundedMemory, OnePlaceEach, entries, maximal
 from tidegate_simulator.links import Message
@@ -71,7 +71,15 @@ def test_not_attached() -> None:
 def test_a_marker_that_was_left_behind() -> None:
     run = at_rest()
     run.queue("e0").markers["tidegate.marker.m.*"] = None
+    run.step("e0", 50.0, BindMarker("s", 0, "tidegate.marker.m.*"))
     assert run.end() == ["leftover"]
+
+
+def test_a_marker_that_is_not_taken_back_yet() -> None:
+    run = at_rest()
+    run.queue("e0").markers["tidegate.marker.m.*"] = None
+    run.step("e0", 140.0, BindMarker("s", 0, "tidegate.marker.m.*"))
+    assert run.end() == []
 
 
 @pytest.mark.parametrize(
