@@ -17,6 +17,9 @@ class ExitCode(IntEnum):
     """A topic, pattern, deadline, body or attribute that breaks a rule, a scenario that is impossible."""
     UNAVAILABLE = 69
     """RabbitMQ or the head's process can't be reached."""
+    INVALID_RUN = 75
+    """A measurement was finished, but the machine or the load generator was what it measured: try again when it is
+    quieter."""
     NO_PERMISSION = 77
     """Wrong user or password, or a right that is missing."""
     BAD_CONFIGURATION = 78

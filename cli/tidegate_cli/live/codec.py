@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from pamqp import base, commands, frame, header
 from pamqp import body as pamqp_body
+from pamqp.common import FieldTable
 
 from tidegate._wire import FRAME_END, FRAME_HEADER, FRAME_METHOD, decode_properties, published_us
 from tidegate_protocol.form import PUBLISHED_HEADER
@@ -37,7 +38,10 @@ _END: Final = FRAME_END[0]
 _OURS_FLAGS: Final = b"\x30\xc0"
 """Headers, delivery mode, id and timestamp: what a publication of ours has."""
 _TABLE_START: Final = (
-    (1 + len(PUBLISHED_HEADER) + 9).to_bytes(4, "big") + bytes([len(PUBLISHED_HEADER)]) + PUBLISHED_HEADER.encode() + b"l"
+    (1 + len(PUBLISHED_HEADER) + 9).to_bytes(4, "big")
+    + bytes([len(PUBLISHED_HEADER)])
+    + PUBLISHED_HEADER.encode()
+    + b"l"
 )
 _TIME_AT: Final = 12 + 2 + len(_TABLE_START)
 """Where, in the content header of a publication of ours, the publish time is."""
@@ -73,8 +77,10 @@ def opening(address: Address, name: str, *methods: base.Frame) -> bytes:
 
     RabbitMQ reads the answers to questions that it has not asked yet: one round trip instead of seven.
     """
+    properties: FieldTable = {"product": "tidegate experiment", "connection_name": name}
+    properties["capabilities"] = _CAPABILITIES
     start = commands.Connection.StartOk(
-        client_properties={"product": "tidegate experiment", "connection_name": name, "capabilities": _CAPABILITIES},
+        client_properties=properties,
         mechanism="PLAIN",
         response=f"\0{address.user}\0{address.password}",
         locale="en_US",
@@ -86,7 +92,7 @@ def opening(address: Address, name: str, *methods: base.Frame) -> bytes:
     return b"".join([*pieces, *(frame.marshal(one, CHANNEL) for one in on_channel)])
 
 
-_CAPABILITIES: Final = {
+_CAPABILITIES: Final[FieldTable] = {
     "consumer_cancel_notify": True,
     "publisher_confirms": True,
     "basic.nack": True,

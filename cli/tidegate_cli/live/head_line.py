@@ -145,4 +145,3 @@ class HeadLine:
     def _reopen(self) -> None:
         if not self._closed:
             self.open()
-

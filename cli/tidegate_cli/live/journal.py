@@ -1,7 +1,7 @@
 """What the clients of a live run write down: every publication and every delivery, as rows of a few bytes.
 
-Rows are appended to memory while the run lasts and written to a file afterwards, so that nothing waits for a disk. Times
-are microseconds of the machine's clock: all clients of a run share it. Knows nothing of what is done with the rows.
+Rows are appended to memory while the run lasts and written to a file afterwards, so that nothing waits for a disk.
+Times are microseconds of the machine's clock: all clients of a run share it. Knows nothing of what becomes of the rows.
 """
 
 from __future__ import annotations

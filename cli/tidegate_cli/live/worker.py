@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import resource
 import sys
 import time
@@ -160,12 +161,12 @@ class Worker:
             "problem": self._sending.problem,
         }
 
-    async def complete(self, published: dict[str, int], timeout_s: float) -> dict[str, Any]:
+    async def complete(self, published: dict[str, int], patience_s: float) -> dict[str, Any]:
         """Wait until every subscriber has the last message of each of its publishers, or time is up."""
         topics = {number: spec.topic for number, spec in enumerate(self._scenario.publishers)}
         wanted = {int(number): count - 1 for number, count in published.items() if count}
         patterns = {spec.name: spec.pattern for spec in self._scenario.subscribers}
-        end_s = time.monotonic() + timeout_s
+        end_s = time.monotonic() + patience_s
         while True:
             behind = [
                 subscriber.name
@@ -221,7 +222,7 @@ class Worker:
             case "published":
                 return await self.published()
             case "complete":
-                return await self.complete(line["published"], line["timeout_s"])
+                return await self.complete(line["published"], line["patience_s"])
             case "finish":
                 return self.finish()
             case other:
@@ -242,7 +243,11 @@ async def main() -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def serve(line: dict[str, Any]) -> None:
-        _say({"id": line["id"], "answer": await worker.command(line)})
+        try:
+            _say({"id": line["id"], "answer": await worker.command(line)})
+        except Exception as error:
+            logging.getLogger(__name__).exception("the command %s failed", line["do"])
+            _say({"id": line["id"], "error": repr(error)})
 
     while text := await reader.readline():
         # Commands that wait must not keep others from being heard.

@@ -105,10 +105,16 @@ class WorkerProcess:
                 self._ready.set_result(None)
                 continue
             answered = self._answers.get(said["id"])
-            if answered is not None and not answered.done():
+            if answered is None or answered.done():
+                continue
+            if "error" in said:
+                answered.set_exception(WorkerFailed(self.name, f"failed: {said['error']}"))
+            else:
                 answered.set_result(said["answer"])
         self._errors = (await errors)[-ERROR_BYTES_MAX:]
-        for waiting in (self._ready, *self._answers.values()):
+        if not self._ready.done():
+            self._ready.set_exception(self._ended())
+        for waiting in self._answers.values():
             if not waiting.done():
                 waiting.set_exception(self._ended())
 

@@ -1,7 +1,8 @@
 """What `--out` writes: the result, the samples, the decisions and the figures of a run, in formats anyone can read.
 
     result.json          the result, as `--json` prints it
-    samples.csv          per edge and second: uplink utilization, and per topic the depth and the threshold
+    samples.csv          per edge and second: uplink utilization, and per topic the depth and the threshold; on a real
+                         cluster also what the agents took utilization and depth for
     decisions.jsonl      every decision of every agent, one JSON object per line
     *.png                the figures
 
@@ -49,17 +50,26 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _write_samples(recorder: Recorder, path: Path) -> Path:
+    """What the agents took things for has columns of its own, where that is known apart from what was."""
+    sensed = any(row.sensed_utilization is not None for row in recorder.samples)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("at_s", "edge", "uplink_utilization", "topic", "subscribers", "depth", "threshold"))
+        columns = ("at_s", "edge", "uplink_utilization", "topic", "subscribers", "depth", "threshold")
+        writer.writerow((*columns, "sensed_depth", "sensed_utilization") if sensed else columns)
         for row in recorder.samples:
             common = (f"{row.at_s:.3f}", row.edge, f"{row.utilization:.4f}")
             if not row.topics:
-                writer.writerow((*common, "", 0, "", ""))
+                believed = ("", _number(row.sensed_utilization)) if sensed else ()
+                writer.writerow((*common, "", 0, "", "", *believed))
             for topic, queues in row.topics.items():
-                threshold = "" if queues.threshold is None else f"{queues.threshold:.2f}"
-                writer.writerow((*common, topic_number(topic), queues.subscribers, f"{queues.depth:.2f}", threshold))
+                believed = (_number(queues.sensed_depth), _number(row.sensed_utilization)) if sensed else ()
+                depths = (f"{queues.depth:.2f}", _number(queues.threshold))
+                writer.writerow((*common, topic_number(topic), queues.subscribers, *depths, *believed))
     return path
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _write_decisions(recorder: Recorder, path: Path) -> Path:

@@ -42,6 +42,8 @@ class TopicRow:
     depth: float
     threshold: float | None
     subscribers: int
+    sensed_depth: float | None = None
+    """What the agent took the depth for, where that is another matter than what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class SampleRow:
     utilization: float
     """What the uplink is asked for ÷ what it carries."""
     topics: dict[str, TopicRow]
+    sensed_utilization: float | None = None
+    """What the agent took it for, where that is another matter."""
 
     def backlogged(self, messages: float) -> bool:
         """Whether more than so much waits in any of its queues."""

@@ -1,0 +1,189 @@
+"""Runs `ews-burst` on a real cluster: starts it, has the clients publish and subscribe, and sums up what they got.
+
+The order of things: the cluster; the workers, which connect; a moment in the near future as time zero; publishing until
+the duration is over; what still waits; then everything is ended, and only then looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.embedded.nodes import ChildNode
+from tidegate_simulator.experiments.ews import HEAD, EwsOptions, scenario
+from tidegate_simulator.experiments.result import sum_up
+from tidegate_simulator.experiments.run import EwsRun
+from tidegate_simulator.scenario import Scenario
+
+from .brokers_said import Listener, decisions
+from .course import Course, recorded
+from .journal import read_deliveries, read_publications
+from .machine import MachineUse, look, use
+from .subscriber import MoveSeen, PlaceSeen
+from .topology import CLUSTER, topology_of
+from .verdict import Lags, lags, problems
+from .worker import Task, plain_options
+from .workers import WorkerProcess
+
+BACKEND: Final = "rabbitmq"
+LEAD_S: Final = 2.0
+"""From the command to start until time zero."""
+SLACK_S: Final = 30.0
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the workers say at the end, all together."""
+
+    moves: list[MoveSeen]
+    places: list[PlaceSeen]
+    losses: list[str]
+    behind: list[str]
+    refused: int
+    control_sent: int
+    lag_s_max: float
+
+
+async def run_live(options: EwsOptions, *, progress: Progress | None = None, persistent: bool = False) -> EwsRun:
+    """Run the experiment once."""
+    began = time.perf_counter()
+    report = progress or (lambda step, done, total: None)
+    wanted = scenario(options)
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-run-")))
+        cluster = EmbeddedCluster(topology_of(wanted), compact=True, progress=report)
+        await stack.enter_async_context(cluster)
+        workers = [
+            await stack.enter_async_context(WorkerProcess(task))
+            for task in _tasks(options, wanted, cluster, folder, persistent)
+        ]
+        pids = _pids(cluster, workers)
+        listener = Listener({name: info.http_url for name, info in cluster.brokers.items()})
+        await listener.look()
+        began_us = time.time_ns() // 1000 + round(LEAD_S * 1e6)
+        before = look(pids)
+        for worker in workers:
+            await worker.ask("start", began_us=began_us)
+        listening = asyncio.create_task(listener.run(began_us, options.duration_s))
+        stack.callback(listening.cancel)
+        await _pass_time(began_us, options.duration_s, report)
+        after = look(pids)
+        told = await _end(workers, wanted)
+        await listening
+        course = Course(
+            wanted,
+            began_us,
+            read_publications(folder),
+            read_deliveries(folder),
+            told.places,
+            told.moves,
+            decisions(cluster.logs, list(cluster.brokers), began_us),
+            listener.readings,
+            told.control_sent + listener.control_sent(began_us + round(options.duration_s * 1e6)),
+        )
+    machine = use(before, after, options.duration_s + LEAD_S)
+    return _summed_up(options, course, told, machine, time.perf_counter() - began)
+
+
+def _tasks(
+    options: EwsOptions, wanted: Scenario, cluster: EmbeddedCluster, folder: Path, persistent: bool
+) -> list[Task]:
+    """One process publishes and one subscribes, so that neither keeps the other from the processor."""
+    common: dict[str, Any] = {
+        "options": plain_options(options),
+        "publish_url": cluster.brokers[HEAD].url,
+        "head_url": cluster.url(CLUSTER),
+        "folder": str(folder),
+        "persistent": persistent,
+    }
+    publishers = tuple(spec.name for spec in wanted.publishers)
+    subscribers = tuple(spec.name for spec in wanted.subscribers)
+    return [
+        Task(name="publishers", publishers=publishers, subscribers=(), **common),
+        Task(name="subscribers", publishers=(), subscribers=subscribers, **common),
+    ]
+
+
+def _pids(cluster: EmbeddedCluster, workers: list[WorkerProcess]) -> dict[str, list[int]]:
+    nodes = {id(cluster.node(name)): cluster.node(name) for name in cluster.brokers}.values()
+    processes = [cluster.process(name).pid for name in cluster.brokers]
+    return {
+        "rabbitmq": [node.pid for node in nodes if isinstance(node, ChildNode) and node.pid is not None],
+        "conditioners": list(cluster.conditioner_pids),
+        "brokers": [pid for pid in processes if pid is not None],
+    } | {worker.name: [worker.pid] for worker in workers}
+
+
+async def _pass_time(began_us: int, duration_s: float, report: Progress) -> None:
+    total = round(duration_s)
+    for second in range(total + 1):
+        await asyncio.sleep(max(began_us / 1e6 + min(float(second), duration_s) - time.time(), 0.0))
+        report("seconds of load", second, total)
+    await asyncio.sleep(max(began_us / 1e6 + duration_s - time.time(), 0.0))
+
+
+async def _end(workers: list[WorkerProcess], wanted: Scenario) -> _Told:
+    """Wait for what still waits, and have everybody write down what there was."""
+    published: dict[str, int] = {}
+    refused = 0
+    for worker in workers:
+        answer = await worker.ask("published", timeout_s=SLACK_S)
+        published |= answer["published"]
+        refused += answer["refused"]
+    behind: list[str] = []
+    for worker in workers:
+        patience_s = wanted.settle_s
+        answer = await worker.ask(
+            "complete", published=published, patience_s=patience_s, timeout_s=patience_s + SLACK_S
+        )
+        behind += answer["behind"]
+    ends: list[dict[str, Any]] = [await worker.ask("finish", timeout_s=SLACK_S) for worker in workers]
+    return _Told(
+        moves=[MoveSeen(*row) for end in ends for row in end["moves"]],
+        places=[PlaceSeen(*row) for end in ends for row in end["places"]],
+        losses=[loss for end in ends for loss in end["losses"]],
+        behind=behind,
+        refused=refused,
+        control_sent=sum(end["control_sent"] for end in ends),
+        lag_s_max=max(end["lag_s_max"] for end in ends),
+    )
+
+
+def _summed_up(options: EwsOptions, course: Course, told: _Told, machine: MachineUse, wall_s: float) -> EwsRun:
+    recorder = recorded(course)
+    utilizations = {(row.edge, int(row.at_s)): row.utilization for row in recorder.samples}
+    found = lags(course, utilizations)
+    reasons = problems(found, machine, told.refused, told.behind, told.losses)
+    result = sum_up(options, recorder, trace_hash="", wall_s=wall_s)
+    result = replace(
+        result,
+        backend=BACKEND,
+        valid=not reasons,
+        invalid_because=reasons,
+        harness=_harness(found, machine, told),
+    )
+    return EwsRun(options, result, recorder)
+
+
+def _harness(found: Lags, machine: MachineUse, told: _Told) -> dict[str, float]:
+    numbers = {
+        "publish_lag_p50_s": found.publish_p50_s,
+        "publish_lag_p999_s": found.publish_p999_s,
+        "publish_lag_max_s": found.publish_max_s,
+        "worker_lag_max_s": told.lag_s_max,
+        "added_latency_p50_s": found.added_p50_s,
+        "added_latency_p99_s": found.added_p99_s,
+        "cpu_busy_share": machine.busy_share,
+        "cpu_steal_share": machine.steal_share,
+    }
+    numbers |= {f"cpu_{name}_cores": share for name, share in machine.cpu_shares.items()}
+    return {name: round(value, 4) for name, value in numbers.items()}
