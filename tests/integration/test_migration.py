@@ -1,0 +1,274 @@
+"""Subscribers are moved between edges under load: nothing is lost, doubled or out of order, and nothing is left behind.
+
+The moves come from draining an edge, which uses the same migrations as load balancing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.support.waiting import eventually
+from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message, Subscriber, Subscription
+from tidegate._aio import AioRuntime
+from tidegate._config import Address, Backoff, Timeouts
+from tidegate._control import Control
+from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.topology import Topology
+from tidegate_protocol.balancing import DrainReply, DrainRequest
+from tidegate_protocol.names import OUTPUT_PREFIX
+
+ROUNDS = 3
+PUBLISHERS = ("north", "south")
+TOPICS = ("quake.alert", "tide.gauge")
+PAUSE_S = 0.02
+"""Between two publications of a publisher."""
+FLOW = 50
+DRAIN_S = 90.0
+
+Numbers = dict[tuple[str, str], list[int]]
+"""By publisher and topic, the numbers of its messages in order."""
+
+
+@dataclass
+class Reader:
+    """One subscription and what its application got."""
+
+    name: str
+    pattern: str
+    subscription: AsyncSubscription | Subscription
+    numbers: Numbers = field(default_factory=lambda: defaultdict(list))
+    count: int = 0
+
+    def take(self, message: Message) -> None:
+        publisher, number = message.body.decode().split()
+        self.numbers[publisher, message.topic].append(int(number))
+        self.count += 1
+        message.ack()
+
+
+class Load:
+    """Publishers at a steady rate until they are stopped."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stop = asyncio.Event()
+        self.published: Numbers = defaultdict(list)
+
+    async def publish(self, name: str) -> None:
+        async with AsyncPublisher(self._url, name=name) as publisher:
+            number = 0
+            while not self._stop.is_set():
+                for topic in TOPICS:
+                    await publisher.publish(topic, f"{name} {number}".encode())
+                    self.published[name, topic].append(number)
+                number += 1
+                await asyncio.sleep(PAUSE_S)
+            await publisher.flush()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def expected(self, pattern: str) -> Numbers:
+        return {key: numbers for key, numbers in self.published.items() if pattern in ("#", key[1])}
+
+
+@asynccontextmanager
+async def readers(url: str) -> AsyncIterator[list[Reader]]:
+    """Both clients, automatic and manual acknowledgement, callbacks and iteration; one subscriber has two patterns."""
+    found: list[Reader] = []
+
+    async def open_async(name: str, *patterns: str, manual: bool) -> None:
+        client = AsyncSubscriber(url, name=name)
+        await client.open()
+        closers.append(client.close)
+        for pattern in patterns:
+            reader = Reader(name, pattern, None)  # type: ignore[arg-type]
+            if manual:
+                subscription = await client.subscribe(pattern, deadline=60, acknowledge="manual")
+                tasks.append(asyncio.create_task(iterate(subscription, reader)))
+            else:
+                subscription = await client.subscribe(pattern, deadline=60, callback=reader.take)
+            reader.subscription = subscription
+            found.append(reader)
+
+    def open_sync(name: str, pattern: str, manual: bool) -> None:
+        client = Subscriber(url, name=name)
+        client.open()
+        closers.append(partial(asyncio.to_thread, client.close))
+        reader = Reader(name, pattern, None)  # type: ignore[arg-type]
+        if manual:
+            subscription = client.subscribe(pattern, deadline=60, acknowledge="manual")
+            threading.Thread(target=lambda: [reader.take(message) for message in subscription], daemon=True).start()
+        else:
+            subscription = client.subscribe(pattern, deadline=60, callback=reader.take)
+        reader.subscription = subscription
+        found.append(reader)
+
+    closers: list[Callable[[], object]] = []
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await open_async("auto", "#", manual=False)
+        await open_async("manual", *TOPICS, manual=True)
+        await asyncio.to_thread(open_sync, "sync-auto", TOPICS[0], False)
+        await asyncio.to_thread(open_sync, "sync-manual", "#", True)
+        yield found
+    finally:
+        for close in closers:
+            await close()  # type: ignore[misc]
+        await asyncio.gather(*tasks)
+
+
+async def iterate(subscription: AsyncSubscription, reader: Reader) -> None:
+    async for message in subscription:
+        reader.take(message)
+
+
+@dataclass
+class Operator:
+    """Drains edges, and looks at what is on them."""
+
+    cluster: EmbeddedCluster
+    control: Control
+
+    @property
+    def edges(self) -> list[str]:
+        return [broker.name for broker in self.cluster.brokers.values() if broker.kind == "edge"]
+
+    async def drain(self, edge: str, draining: bool = True) -> int:
+        request = DrainRequest(edge=edge, draining=draining)
+        return (await self.control.request(request, DrainReply, 20)).left
+
+    async def move_all(self, source: str, target: str) -> None:
+        """Have everybody go from one edge to the other."""
+        await self.drain(target, False)
+        await self.drain(source)
+
+    async def is_empty(self, edge: str) -> bool:
+        return await self.drain(edge) == 0
+
+    async def consumers(self) -> dict[tuple[str, str], int]:
+        """Of all output queues, by edge and queue, how many consumers they have."""
+        found: dict[tuple[str, str], int] = {}
+        async with httpx.AsyncClient() as http:
+            for name in self.edges:
+                broker = self.cluster.brokers[name]
+                answer = await http.get(f"{broker.management_url}/api/queues/{quote(broker.vhost, safe='')}")
+                answer.raise_for_status()
+                for queue in answer.json():
+                    if queue["name"].startswith(OUTPUT_PREFIX):
+                        found[name, queue["name"]] = queue.get("consumers", -1)
+        return found
+
+
+@asynccontextmanager
+async def operator(cluster: EmbeddedCluster) -> AsyncIterator[Operator]:
+    runtime = AioRuntime()
+    url = cluster.url(cluster.clusters[0])
+    control = Control(runtime, Address.parse(url), "operator", Timeouts(), Backoff())
+    try:
+        yield Operator(cluster, control)
+    finally:
+        await control.close()
+        await runtime.close()
+
+
+@pytest.fixture
+async def pair(launch: Launch) -> AsyncIterator[EmbeddedCluster]:
+    """One head and two edges, on one RabbitMQ."""
+    async with launch(Topology.simple(clusters=1, edges=2), compact=True) as cluster:
+        yield cluster
+
+
+async def flowing(everyone: list[Reader], what: str) -> None:
+    before = [reader.count for reader in everyone]
+    await eventually(
+        lambda: all(reader.count >= count + FLOW for reader, count in zip(everyone, before, strict=True)),
+        f"everybody receives {what}",
+    )
+
+
+async def check(load: Load, everyone: list[Reader], manager: Operator, edge: str | None = None) -> None:
+    """Everybody got everything once and in order, and is attached once; nothing else is left."""
+
+    def complete() -> bool:
+        return all(
+            reader.count >= sum(len(numbers) for numbers in load.expected(reader.pattern).values())
+            for reader in everyone
+        )
+
+    try:
+        await eventually(complete, "everything arrives")
+    finally:
+        for reader in everyone:
+            assert dict(reader.numbers) == load.expected(reader.pattern), f"{reader.name} {reader.pattern}"
+    places = {(str(reader.subscription.edge), str(reader.subscription.queue)) for reader in everyone}
+    assert len(places) == len(everyone)
+    assert edge is None or {name for name, _ in places} == {edge}
+
+    async def settled() -> bool:
+        return await manager.consumers() == dict.fromkeys(places, 1)
+
+    try:
+        await eventually(settled, "everybody is attached once, and other queues are gone", timeout_s=30)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {await manager.consumers()} instead of {places}") from None
+
+
+@pytest.mark.timeout(600)
+async def test_everybody_moves_back_and_forth_under_load(pair: EmbeddedCluster) -> None:
+    url = pair.url(pair.clusters[0])
+    load = Load(url)
+    async with operator(pair) as manager, readers(url) as everyone, asyncio.TaskGroup() as group:
+        for name in PUBLISHERS:
+            group.create_task(load.publish(name))
+        await flowing(everyone, "before anything moves")
+        first, second = manager.edges
+        began_s = time.monotonic()
+        for source, target in [(first, second), (second, first)] * ROUNDS:
+            await manager.move_all(source, target)
+            await eventually(partial(manager.is_empty, source), f"{source} is empty", DRAIN_S)
+            assert {reader.subscription.edge for reader in everyone} == {target}
+            await flowing(everyone, f"on {target}")
+        print(f"{2 * ROUNDS} drains in {time.monotonic() - began_s:.1f} s")
+        load.stop()
+        await check(load, everyone, manager, first)
+        for reader in everyone:
+            statistics = reader.subscription.statistics()
+            print(reader.name, reader.pattern, statistics)
+            assert statistics.migrations >= 2 * ROUNDS - 1
+            assert statistics.edge == first
+            assert statistics.missing == statistics.reordered == 0
+
+
+@pytest.mark.timeout(600)
+async def test_the_target_may_die_in_the_middle_of_a_move(pair: EmbeddedCluster) -> None:
+    url = pair.url(pair.clusters[0])
+    load = Load(url)
+    async with operator(pair) as manager, readers(url) as everyone, asyncio.TaskGroup() as group:
+        for name in PUBLISHERS:
+            group.create_task(load.publish(name))
+        await flowing(everyone, "before anything moves")
+        source, target = manager.edges
+        # Everybody to one edge first, so that there is something to move.
+        await manager.move_all(target, source)
+        await eventually(partial(manager.is_empty, target), f"{target} is empty", DRAIN_S)
+        await manager.move_all(source, target)
+        await pair.process(target).kill()
+        await flowing(everyone, "while the target's process is dead")
+        await pair.process(target).start()
+        await eventually(partial(manager.is_empty, source), f"{source} is empty", DRAIN_S)
+        await flowing(everyone, "after it is back")
+        load.stop()
+        await check(load, everyone, manager, target)
