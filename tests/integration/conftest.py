@@ -7,6 +7,7 @@ is skipped, and says so; in CI that counts as a failure.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -61,6 +62,11 @@ async def node(backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
 @pytest.fixture
 def launch(backend: str, tmp_path: Path) -> Launch:
     """Start clusters on the backend."""
+    return launcher(backend, tmp_path)
+
+
+def launcher(backend: str, directory: Path) -> Launch:
+    """Starts clusters on a backend; `directory` is for what containers need."""
 
     @asynccontextmanager
     async def native(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
@@ -70,9 +76,10 @@ def launch(backend: str, tmp_path: Path) -> Launch:
     @asynccontextmanager
     async def container(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
         nodes: list[ContainerNode] = []
+        files = Path(tempfile.mkdtemp(prefix="containers-", dir=directory))
 
         def make(name: str, ports: NodePorts, password: str) -> ContainerNode:
-            nodes.append(ContainerNode(name, ports, password, tmp_path / "containers"))
+            nodes.append(ContainerNode(name, ports, password, files))
             return nodes[-1]
 
         try:

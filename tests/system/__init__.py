@@ -1,0 +1,1 @@
+"""Whole clusters on real RabbitMQ under load, with faults."""

@@ -1,0 +1,201 @@
+"""Publishers and subscribers in processes of their own, and the books that say what each sent and got.
+
+Books are read as they grow. What always holds: a line counts once it is whole, because a process may be killed in the
+middle of one; an id in a publisher's book was confirmed by RabbitMQ; an id in a subscriber's book was handed over.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidegate_protocol.ids import MessageId
+
+LOG_TAIL_BYTES = 3_000
+STOP_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One publisher: `factor` times as much in a burst."""
+
+    name: str
+    topic: str
+    rate_per_s: float
+    body_bytes: int
+    factor: float = 1.0
+
+    @property
+    def argument(self) -> str:
+        return f"{self.name}:{self.topic}:{self.rate_per_s}:{self.body_bytes}:{self.factor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One subscriber of one topic."""
+
+    name: str
+    topic: str
+    deadline_s: float
+
+    @property
+    def argument(self) -> str:
+        return f"{self.name}:{self.topic}:{self.deadline_s}"
+
+
+@dataclass
+class Book:
+    """A growing file of one client."""
+
+    path: Path
+    _offset: int = 0
+
+    def fresh(self) -> list[str]:
+        """The lines since the last look."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self._offset)
+            content = stream.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode().splitlines()
+
+
+@dataclass
+class Handed:
+    """What one subscriber was handed, and whatever is wrong with that."""
+
+    book: Book
+    got: set[str] = field(default_factory=set)
+    runs: int = 0
+    doubled: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
+    _in_this_run: set[str] = field(default_factory=set)
+    _last: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def read(self) -> None:
+        for line in self.book.fresh():
+            if line.startswith("#"):
+                self.runs += 1
+                self._in_this_run, self._last = set(), {}
+                continue
+            self._note(line)
+
+    def _note(self, identity: str) -> None:
+        parsed = MessageId.parse(identity)
+        assert parsed is not None, identity
+        if identity in self._in_this_run:
+            self.doubled.append(identity)
+        stream = (parsed.publisher, parsed.topic)
+        if parsed.sequence <= self._last.get(stream, -1):
+            self.disordered.append(f"{identity} after {self._last[stream]}")
+        self._last[stream] = max(parsed.sequence, self._last.get(stream, -1))
+        self._in_this_run.add(identity)
+        self.got.add(identity)
+
+
+@dataclass
+class Load:
+    """All processes of a test, by name: `feeds` publish, each of `audiences` hosts some subscribers."""
+
+    url: str
+    directory: Path
+    feeds: tuple[Feed, ...]
+    audiences: dict[str, tuple[Listener, ...]]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    handed: dict[str, Handed] = field(default_factory=dict)
+    confirmed: dict[str, list[str]] = field(default_factory=dict)
+    """By topic, in the order of confirmation."""
+    _sent: dict[str, Book] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.handed = {one.name: Handed(Book(self.directory / one.name)) for one in self.listeners}
+        self._sent = {feed.name: Book(self.directory / feed.name) for feed in self.feeds}
+
+    @property
+    def listeners(self) -> list[Listener]:
+        return [listener for group in self.audiences.values() for listener in group]
+
+    def start_audience(self, name: str) -> None:
+        self._start(name, "audience", [listener.argument for listener in self.audiences[name]])
+
+    def start_feeds(self) -> None:
+        self._start("feeds", "feed", [feed.argument for feed in self.feeds])
+
+    def _start(self, name: str, module: str, arguments: list[str]) -> None:
+        command = [sys.executable, "-m", f"tests.system.{module}", self.url, str(self.directory), *arguments]
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def burst(self, burst: bool) -> None:
+        self.processes["feeds"].send_signal(signal.SIGUSR1 if burst else signal.SIGUSR2)
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def stop(self, names: Iterable[str]) -> None:
+        """End processes in good order."""
+        names = list(names)
+        for name in names:
+            self.processes[name].send_signal(signal.SIGTERM)
+        for name in names:
+            assert self.processes[name].wait(timeout=STOP_TIMEOUT_S) == 0, f"{name}: {self.log(name)}"
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def log(self, name: str) -> str:
+        path = self.directory / f"{name}.log"
+        return path.read_text()[-LOG_TAIL_BYTES:] if path.exists() else ""
+
+    # What the books say.
+
+    def read(self) -> None:
+        for feed in self.feeds:
+            self.confirmed.setdefault(feed.topic, []).extend(self._sent[feed.name].fresh())
+        for handed in self.handed.values():
+            handed.read()
+
+    def confirmed_count(self) -> dict[str, int]:
+        """How many messages of each topic are confirmed by now."""
+        self.read()
+        return {topic: len(identities) for topic, identities in self.confirmed.items()}
+
+    def missing(self, until: dict[str, int] | None = None) -> dict[str, list[str]]:
+        """Per subscriber what it lacks of what was confirmed, all of it or the first so many of each topic."""
+        self.read()
+        found: dict[str, list[str]] = {}
+        for listener in self.listeners:
+            wanted = self.confirmed.get(listener.topic, [])
+            wanted = wanted if until is None else wanted[: until.get(listener.topic, 0)]
+            got = self.handed[listener.name].got
+            lacks = [identity for identity in wanted if identity not in got]
+            if lacks:
+                found[listener.name] = lacks
+        return found
+
+    def forget_mishaps(self) -> None:
+        self.read()
+        for handed in self.handed.values():
+            handed.doubled.clear()
+            handed.disordered.clear()
+
+    def doubled(self) -> dict[str, list[str]]:
+        return {name: handed.doubled for name, handed in self.handed.items() if handed.doubled}
+
+    def disordered(self) -> dict[str, list[str]]:
+        return {name: handed.disordered for name, handed in self.handed.items() if handed.disordered}
+
+    def dead(self) -> list[str]:
+        """Processes that ended by themselves."""
+        return [name for name, process in self.processes.items() if process.poll() not in (None, 0, -9)]
