@@ -30,7 +30,15 @@ from .conditioner_client import ConditionerClient
 from .guard import Guard, GuardedProcess
 from .installation import Installation, find_installation
 from .nodes import ChildNode, NodePorts, RabbitNode, create_vhost, new_password, together
-from .plan import SHUTDOWN_TIMEOUT_S, BrokerInfo, Member, Plan, all_brokers, needs_conditioner
+from .plan import (
+    SHUTDOWN_TIMEOUT_S,
+    BrokerInfo,
+    Member,
+    Plan,
+    all_brokers,
+    conditioned_for_clients_only,
+    needs_conditioner,
+)
 from .ports import Ports
 
 READY_TIMEOUT_S: Final = 120.0
@@ -126,6 +134,7 @@ class EmbeddedCluster:
         wanted = every if conditioned == "all" else set(conditioned or ())
         assert wanted <= every, f"no such brokers: {sorted(wanted - every)}"
         self._conditioned = wanted | needs_conditioner(topology, compact=compact)
+        self._clients_only = conditioned_for_clients_only(topology) - wanted
         self._stack = AsyncExitStack()
         self._plan: Plan
         self._nodes: dict[str, RabbitNode] = {}
@@ -218,7 +227,7 @@ class EmbeddedCluster:
             if shared is None and spec.port is not None and spec.name not in self._conditioned:
                 fixed = spec.port
             self._nodes[spec.name] = shared or make(spec.name, fixed)
-        self._plan = Plan(self._topology, self._nodes, self._conditioned, ports)
+        self._plan = Plan(self._topology, self._nodes, self._conditioned, ports, clients_only=self._clients_only)
         self.brokers = {name: self._plan.info(member) for name, member in self._plan.members.items()}
         return guard
 

@@ -46,7 +46,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker with its ports; `link_port`, `control_port` and `doors` only if it is conditioned."""
+    """One broker with its ports; `link_port`, `control_port` and `doors` only if its links are conditioned."""
 
     spec: BrokerSpec
     cluster: str
@@ -54,6 +54,8 @@ class Member:
     node: RabbitNode
     http_port: int
     client_port: int
+    is_conditioned: bool
+    """Whether a conditioner stands before its RabbitMQ."""
     link_port: int | None
     control_port: int | None
     doors: dict[str, int]
@@ -63,11 +65,6 @@ class Member:
     def name(self) -> str:
         """The broker's name; its virtual host has the same."""
         return self.spec.name
-
-    @property
-    def is_conditioned(self) -> bool:
-        """Whether a conditioner stands before its RabbitMQ."""
-        return self.link_port is not None
 
     @property
     def entrance(self) -> tuple[str, int]:
@@ -84,13 +81,21 @@ class Plan:
     """All members of a cluster and the addresses between them."""
 
     def __init__(
-        self, topology: Topology, nodes: dict[str, RabbitNode], conditioned: Collection[str], ports: Ports
+        self,
+        topology: Topology,
+        nodes: dict[str, RabbitNode],
+        conditioned: Collection[str],
+        ports: Ports,
+        *,
+        clients_only: Collection[str] = (),
     ) -> None:
+        """`clients_only`: conditioned brokers whose links to other brokers are plain, and take no door."""
         self._topology = topology
         self.members: dict[str, Member] = {}
         for cluster, kind, spec in all_brokers(topology):
             node = nodes[spec.name]
             is_conditioned = spec.name in conditioned
+            has_doors = is_conditioned and spec.name not in clients_only
             client_port = node.amqp_port
             if is_conditioned:
                 client_port = ports.free() if spec.port is None else spec.port
@@ -101,11 +106,10 @@ class Plan:
                 node=node,
                 http_port=ports.free(),
                 client_port=client_port,
-                link_port=ports.free() if is_conditioned else None,
-                control_port=ports.free() if is_conditioned and kind == "head" else None,
-                doors={other: ports.free() for other, _ in peers(topology, cluster, spec.name)}
-                if is_conditioned
-                else {},
+                is_conditioned=is_conditioned,
+                link_port=ports.free() if has_doors else None,
+                control_port=ports.free() if has_doors and kind == "head" else None,
+                doors={other: ports.free() for other, _ in peers(topology, cluster, spec.name)} if has_doors else {},
             )
 
     def info(self, member: Member) -> BrokerInfo:
@@ -130,12 +134,11 @@ class Plan:
 
     def conditioner(self, member: Member, control: Path) -> ConditionerConfig:
         """What the conditioner of a member is told."""
-        assert member.link_port is not None
+        assert member.is_conditioned
         spec, node = member.spec, member.node
-        doors = [
-            ListenerConfig("client", member.client_port, node.host, node.amqp_port, spec.client_delay_s),
-            ListenerConfig("link", member.link_port, node.host, node.amqp_port, spec.link_delay_s),
-        ]
+        doors = [ListenerConfig("client", member.client_port, node.host, node.amqp_port, spec.client_delay_s)]
+        if member.link_port is not None:
+            doors.append(ListenerConfig("link", member.link_port, node.host, node.amqp_port, spec.link_delay_s))
         if member.control_port is not None:
             doors.append(
                 ListenerConfig(
@@ -143,7 +146,7 @@ class Plan:
                 )
             )
         shaped = member.kind == "head"
-        for other, delay_s in peers(self._topology, member.cluster, member.name):
+        for other, delay_s in peers(self._topology, member.cluster, member.name) if member.doors else ():
             target = self.members[other]
             host, port = target.entrance if shaped else target.control_entrance
             door, delay_s = member.doors[other], spec.link_delay_s + delay_s
@@ -207,7 +210,7 @@ class Plan:
 
     def _reach(self, source: Member, target: Member) -> str:
         """The target's RabbitMQ as the source, its process and its RabbitMQ, reaches it."""
-        if source.is_conditioned:
+        if source.doors:
             host, port = LOOPBACK, source.doors[target.name]
         else:
             host, port = target.entrance if source.kind == "head" else target.control_entrance
@@ -237,6 +240,17 @@ def needs_conditioner(topology: Topology, *, compact: bool) -> set[str]:
     for cluster in topology.cluster:
         if any(delay_s > 0 for _, delay_s in topology.neighbours(cluster.name)):
             found.add(cluster.head.name)
+    return found
+
+
+def conditioned_for_clients_only(topology: Topology) -> set[str]:
+    """Brokers that are far from their clients and have nothing else about them that a conditioner has to do."""
+    found = set()
+    for cluster, _, spec in all_brokers(topology):
+        bandwidths = (spec.uplink_bytes_per_s, spec.downlink_bytes_per_s)
+        delays_s = [spec.link_delay_s, *(delay_s for _, delay_s in peers(topology, cluster, spec.name))]
+        if spec.client_delay_s > 0 and not any(bandwidths) and not any(delays_s):
+            found.add(spec.name)
     return found
 
 

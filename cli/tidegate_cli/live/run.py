@@ -70,7 +70,7 @@ async def run_live(options: EwsOptions, *, progress: Progress | None = None, per
         listener = Listener({name: info.http_url for name, info in cluster.brokers.items()})
         await listener.look()
         began_us = time.time_ns() // 1000 + round(LEAD_S * 1e6)
-        before = look(pids)
+        before, sent_before = look(pids), await _uplink_bytes(cluster)
         for worker in workers:
             await worker.ask("start", began_us=began_us)
         listening = asyncio.create_task(listener.run(began_us, options.duration_s))
@@ -78,6 +78,7 @@ async def run_live(options: EwsOptions, *, progress: Progress | None = None, per
         await _pass_time(began_us, options.duration_s, report)
         after = look(pids)
         told = await _end(workers, wanted)
+        sent = await _uplink_bytes(cluster) - sent_before
         await listening
         course = Course(
             wanted,
@@ -91,7 +92,9 @@ async def run_live(options: EwsOptions, *, progress: Progress | None = None, per
             told.control_sent + listener.control_sent(began_us + round(options.duration_s * 1e6)),
         )
     machine = use(before, after, options.duration_s + LEAD_S)
-    return _summed_up(options, course, told, machine, time.perf_counter() - began)
+    expected = sum(wanted.publishers[row.publisher].message_bytes for row in course.deliveries)
+    wire_share = sent / expected if expected else 0.0
+    return _summed_up(options, course, told, machine, wire_share, time.perf_counter() - began)
 
 
 def _tasks(
@@ -121,6 +124,12 @@ def _pids(cluster: EmbeddedCluster, workers: list[WorkerProcess]) -> dict[str, l
         "conditioners": list(cluster.conditioner_pids),
         "brokers": [pid for pid in processes if pid is not None],
     } | {worker.name: [worker.pid] for worker in workers}
+
+
+async def _uplink_bytes(cluster: EmbeddedCluster) -> int:
+    """What all edges have sent so far."""
+    edges = [name for name, info in cluster.brokers.items() if info.kind == "edge"]
+    return sum([(await cluster.conditioner(name).stats()).uplink.bytes_total for name in edges])
 
 
 async def _pass_time(began_us: int, duration_s: float, report: Progress) -> None:
@@ -158,7 +167,9 @@ async def _end(workers: list[WorkerProcess], wanted: Scenario) -> _Told:
     )
 
 
-def _summed_up(options: EwsOptions, course: Course, told: _Told, machine: MachineUse, wall_s: float) -> EwsRun:
+def _summed_up(
+    options: EwsOptions, course: Course, told: _Told, machine: MachineUse, wire_share: float, wall_s: float
+) -> EwsRun:
     recorder = recorded(course)
     utilizations = {(row.edge, int(row.at_s)): row.utilization for row in recorder.samples}
     found = lags(course, utilizations)
@@ -169,7 +180,7 @@ def _summed_up(options: EwsOptions, course: Course, told: _Told, machine: Machin
         backend=BACKEND,
         valid=not reasons,
         invalid_because=reasons,
-        harness=_harness(found, machine, told),
+        harness=_harness(found, machine, told) | {"wire_bytes_share": round(wire_share, 4)},
     )
     return EwsRun(options, result, recorder)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidegate_brokers.config import EdgeConfig, HeadConfig
-from tidegate_brokers.embedded.plan import Plan, needs_conditioner
+from tidegate_brokers.embedded.plan import Plan, conditioned_for_clients_only, needs_conditioner
 from tidegate_brokers.embedded.ports import Ports
 from tidegate_brokers.topology import Topology
 
@@ -136,3 +136,20 @@ def test_only_addresses_for_clients_lack_the_password(plan: Plan) -> None:
     assert plan.client_url(plan.head("a")).startswith("amqp://user:secret@")
     with pytest.raises(KeyError):
         plan.head("nowhere")
+
+
+def test_a_head_far_from_its_clients_only_has_plain_links() -> None:
+    text = '[[cluster]]\nname = "a"\n[cluster.head]\nclient_delay_s = 0.2\n[[cluster.edge]]\nlink_delay_s = 0.1'
+    topology, ports = Topology.parse(text), Ports()
+    nodes = {name: Node(name, 100 + index) for index, name in enumerate(("a-head", "a-edge-0"))}
+    conditioned, clients_only = needs_conditioner(topology, compact=False), conditioned_for_clients_only(topology)
+    plan = Plan(topology, dict(nodes), conditioned, ports, clients_only=clients_only)
+    ports.close()
+    assert conditioned == {"a-head", "a-edge-0"}
+    assert clients_only == {"a-head"}
+    head, edge = plan.members["a-head"], plan.members["a-edge-0"]
+    assert [one.name for one in plan.conditioner(head, Path("x")).listeners] == ["client"]
+    settings = EdgeConfig.model_validate(tomllib.loads(plan.process_config(edge, 1.0)))
+    assert settings.link.port == edge.link_port
+    doors = {one.name: one.target_port for one in plan.conditioner(edge, Path("x")).listeners}
+    assert doors["to:a-head"] == head.node.amqp_port
