@@ -248,12 +248,12 @@ def _is_queue_of(name: str, subscriber: str) -> bool:
 def concerns_broker(decision: Decision, broker: str) -> bool:
     """Whether a decision of a head is about this broker: asked, refused, moved from or to it."""
     subject = decision.subject
+    if decision.kind == "placement":
+        return decision.reason.rpartition(": ")[2] == broker
     if subject == broker or broker in decision.rejected:
         return True
     words = subject.split(" ")
     if len(words) >= 4 and words[-4] == "from" and broker in (words[-3], words[-1]):
-        return True
-    if decision.kind == "placement" and decision.reason.rpartition(": ")[2] == broker:
         return True
     return any(name.endswith(f" to {broker}") for name in decision.rejected)
 

@@ -31,8 +31,9 @@ REJECTED_TOLD_MAX: Final = 64
 TEXT_TOLD_MAX: Final = 300
 BEFORE_S: Final = 10.0
 AFTER_S: Final = 60.0
-"""How long before its first and after its last decision the load states of a broker belong to a session's story."""
-LOAD_STATE: Final = "load-state"
+"""How long before the first and after the last decision of a session what else a broker decided belongs to it."""
+AROUND: Final = frozenset({"load-state", "session-requested"})
+"""What a broker decided around a session that belongs to its story: whether the load went down, or it asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,17 @@ class Chronicle:
         return 0 if found is None else found.dropped
 
     def around_session(self, session: str) -> list[Dated]:
-        """All about one session, and how this broker's load state changed shortly before, meanwhile and after."""
+        """All about one session, and how this broker fared shortly before, meanwhile and after."""
         own = self.of_session(session)
         if not own:
             return []
         since_s, until_s = own[0].at_s - BEFORE_S, own[-1].at_s + AFTER_S
-        states = [d for d in self._latest if d.decision.kind == LOAD_STATE and since_s <= d.at_s <= until_s]
-        return sorted([*own, *states], key=lambda dated: dated.at_s)
+        others = [
+            dated
+            for dated in self._latest
+            if dated.decision.kind in AROUND and dated.decision.session != session and since_s <= dated.at_s <= until_s
+        ]
+        return sorted([*others, *own], key=lambda dated: dated.at_s)
 
     def matching(self, wanted: Callable[[Decision], bool], count: int) -> list[Dated]:
         """The latest `count` that are wanted, oldest first."""

@@ -26,6 +26,17 @@ url_option = click.option(
     metavar="AMQP_URL",
     help="Address of a head's RabbitMQ, e.g. amqp://user:password@localhost:5672/head. `tidegate up` prints it.",
 )
+urls_option = click.option(
+    "--url",
+    "urls",
+    envvar=URL_VARIABLE,
+    required=True,
+    multiple=True,
+    show_envvar=True,
+    metavar="AMQP_URL",
+    help="Address of a head's RabbitMQ, e.g. amqp://user:password@localhost:5672/head. May be given once per cluster; "
+    "the variable may hold several, separated by spaces.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for machines instead of text for people."
 )

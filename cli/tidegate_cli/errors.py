@@ -26,9 +26,10 @@ def describe(error: BaseException) -> Described | None:
     if isinstance(error, BaseExceptionGroup):
         # A task group wraps what its tasks raise; the first that can be described is the cause.
         return next((found for inner in error.exceptions if (found := describe(inner)) is not None), None)
-    from tidegate import AccessRefused, InvalidUrl, TidegateError
+    from tidegate import AccessRefused, InvalidUrl, Refused, TidegateError
     from tidegate_brokers.errors import BrokerError
     from tidegate_protocol.errors import ProtocolError
+    from tidegate_protocol.parts import RefusalReason
     from tidegate_simulator.errors import SimulatorError
 
     if isinstance(error, CommandFailed):
@@ -37,6 +38,8 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), error.exit_code)
     if isinstance(error, AccessRefused):
         return Described(str(error), ExitCode.NO_PERMISSION)
+    if isinstance(error, Refused) and error.reason == RefusalReason.UNKNOWN:
+        return Described(f"{error.message}; see `tidegate status` for what there is", ExitCode.BAD_INPUT)
     if isinstance(error, TidegateError):
         return Described(str(error), ExitCode.UNAVAILABLE)
     if isinstance(error, InvalidUrl):

@@ -20,6 +20,8 @@ class ExitCode(IntEnum):
     INVALID_RUN = 75
     """A measurement was finished, but the machine or the load generator was what it measured: try again when it is
     quieter."""
+    NOT_YET = 75
+    """What was asked for is under way, but was not done in the time given."""
     NO_PERMISSION = 77
     """Wrong user or password, or a right that is missing."""
     BAD_CONFIGURATION = 78

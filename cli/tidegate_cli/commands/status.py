@@ -1,56 +1,122 @@
-"""`tidegate status`: what a head knows of its cluster."""
+"""`tidegate status`: clusters at a glance, once or live."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
 import click
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
-from tidegate_protocol.messages import Capacity, StatusReply
+from tidegate import TidegateError
+from tidegate_protocol.operations import QUEUES_TOLD_MAX, OverviewReply, OverviewRequest
 
-from ..ask import ask_status
-from ..console import json_option, out, print_json, run, url_option
+from ..ask import Asking
+from ..console import json_option, out, run, urls_option
+from ..explain import overview
+
+INTERVAL_S: Final = 2.0
 
 
 @click.command("status")
-@url_option
+@urls_option
+@click.option("--watch", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.2, 3600.0),
+    default=INTERVAL_S,
+    show_default=True,
+    help="With --watch: seconds between two looks.",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(0, QUEUES_TOLD_MAX),
+    default=3,
+    show_default=True,
+    help="With --json: how many of the worst queues of each edge.",
+)
 @json_option
-def command(url: str, as_json: bool) -> None:
-    """Ask a head for its edges, subscriptions, publishers and neighbours."""
-    reply = run(ask_status(url))
-    if as_json:
-        print_json(reply.model_dump(mode="json", exclude={"v", "kind"}))
-    else:
-        _show(reply)
+def command(urls: tuple[str, ...], watch: bool, interval: float, queues: int, as_json: bool) -> None:
+    """Show clusters: brokers with their load against the thresholds, sessions, and who does harm.
 
+    LOW: has room, and takes load from others. HIGH: busy, but no deadline is in danger. OVERLOAD: a deadline is in
+    danger, or a static threshold is passed; load is moved away. Each head asks its edges; one that does not answer
+    within a second is marked, and holds nobody up.
 
-def _show(reply: StatusReply) -> None:
-    console = out()
-    console.print(
-        f"cluster [bold]{reply.cluster}[/bold], head [bold]{reply.head}[/bold] "
-        f"(Tidegate {reply.version}), {reply.publishers} publishers"
-    )
-    edges = Table()
-    for heading, right in (
-        ("edge", False),
-        ("state", False),
-        ("subscriptions", True),
-        ("patterns", True),
-        ("uplink", True),
-    ):
-        edges.add_column(heading, justify="right" if right else "left")
-    for edge in reply.edges:
-        state = "draining" if edge.draining else "alive" if edge.alive else f"silent for {edge.seen_ago_s:.0f} s"
-        edges.add_row(edge.edge, state, str(edge.subscriptions), str(edge.patterns), _uplink(edge.capacity))
-    console.print(edges)
-    if not reply.neighbours:
+    With --json one object: that of the cluster, or, with several --url, {"clusters": [...]}. With --watch one per line
+    and look. Exits with 69 if a head can't be reached.
+    """
+    request = OverviewRequest(queues=queues)
+    if not watch:
+        answers = run(_ask_all(urls, request))
+        failed = [answer for answer in answers if isinstance(answer, TidegateError)]
+        if len(answers) > len(failed):
+            _show(answers, as_json)
+        if failed:
+            # The last one is told and turned into an exit code as any error is.
+            for error in failed[:-1]:
+                click.echo(f"error: {error}", err=True)
+            raise failed[-1]
         return
-    heads = Table()
-    for heading in ("neighbouring head", "state", "patterns it needs", "patterns asked of it"):
-        heads.add_column(heading)
-    for head in reply.neighbours:
-        heads.add_row(head.head, "alive" if head.alive else "silent", str(head.needs), str(head.offered))
-    console.print(heads)
+    try:
+        run(_watch(urls, request, interval, as_json))
+    except KeyboardInterrupt:
+        return  # the way to end it
 
 
-def _uplink(capacity: Capacity) -> str:
-    return "not set" if capacity.uplink_bytes_per_s is None else f"{capacity.uplink_bytes_per_s / 1e6:.2f} MB/s"
+Answer = OverviewReply | TidegateError
+
+
+async def _ask_all(urls: Sequence[str], request: OverviewRequest) -> list[Answer]:
+    """Every cluster's answer, or why there is none; one that can't be reached keeps nobody from the others."""
+    return list(await asyncio.gather(*(_ask(url, request) for url in urls)))
+
+
+async def _ask(url: str, request: OverviewRequest) -> Answer:
+    try:
+        async with Asking(url) as head:
+            return await head.ask(request, OverviewReply)
+    except TidegateError as error:
+        return error
+
+
+async def _watch(urls: Sequence[str], request: OverviewRequest, interval_s: float, as_json: bool) -> None:
+    console = out()
+    if as_json or not console.is_terminal:
+        while True:
+            _show(await _ask_all(urls, request), as_json)
+            await asyncio.sleep(interval_s)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            answers = await _ask_all(urls, request)
+            live.update(Group(*_rendered(answers)), refresh=True)
+            await asyncio.sleep(interval_s)
+
+
+def _show(answers: Sequence[Answer], as_json: bool) -> None:
+    if as_json:
+        described = [_as_json(answer) for answer in answers]
+        click.echo(json.dumps(described[0] if len(described) == 1 else {"clusters": described}))
+    else:
+        out().print(Group(*_rendered(answers)))
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    if isinstance(answer, TidegateError):
+        return {"error": str(answer)}
+    return answer.model_dump(mode="json", exclude={"v", "kind"})
+
+
+def _rendered(answers: Sequence[Answer]) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    for answer in answers:
+        if isinstance(answer, TidegateError):
+            shown.append(Text(f"error: {answer}", style="red"))
+        else:
+            shown += overview.render(answer, datetime.now())
+    return shown

@@ -1,0 +1,165 @@
+"""Clusters at a glance: the tables of `tidegate status`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tidegate_protocol.balancing import MetricReport
+from tidegate_protocol.messages import LoadState
+from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
+
+from .subjects import culprit_words
+from .words import amount, because, listed, percent, seconds, sentence, subscription, when
+
+STYLES: Final = {LoadState.LOW: "green", LoadState.HIGH: "yellow", LoadState.OVERLOAD: "bold red"}
+METRICS: Final = ("uplink", "downlink", "matching")
+SESSIONS_SHOWN_MAX: Final = 5
+
+
+def render(reply: OverviewReply, now: datetime | None = None) -> list[RenderableType]:
+    """One cluster."""
+    shown: list[RenderableType] = [_title(reply), _brokers(reply)]
+    if reply.sessions:
+        shown.append(_sessions(reply.sessions, now))
+    shown += [Text(sentence(text)) for text in remarks(reply, now)]
+    if reply.neighbours:
+        shown.append(_neighbours(reply))
+    return shown
+
+
+def _title(reply: OverviewReply) -> Text:
+    text = Text("cluster ")
+    text.append(reply.cluster, style="bold")
+    text.append(", head ")
+    text.append(reply.head, style="bold")
+    publishers = "1 publisher" if reply.publishers == 1 else f"{reply.publishers} publishers"
+    text.append(f" (Tidegate {reply.version}), {publishers}, policy {reply.policy}, balancing ")
+    text.append("PAUSED", style="bold yellow") if reply.paused else text.append("on")
+    return text
+
+
+def _brokers(reply: OverviewReply) -> Table:
+    table = Table()
+    for heading in ("broker", "state"):
+        table.add_column(heading, no_wrap=True)
+    for metric in METRICS:
+        table.add_column(_heading(metric, reply), justify="right")
+    table.add_column("subscriptions", justify="right")
+    table.add_column("nearest to its deadline: waiting / may wait")
+    table.add_column("at the moment")
+    states = {state.broker: state for state in reply.brokers}
+    head = states.get(reply.head)
+    if head is not None:
+        table.add_row(f"{reply.head} (head)", _state(head), *_metrics(head), "", "", head.doing)
+    for edge in reply.edges:
+        state = states.get(edge.edge)
+        cells = ["", "", ""] if state is None else _metrics(state)
+        worst = _worst(state)
+        table.add_row(edge.edge, _edge_state(edge, state), *cells, str(edge.subscriptions), worst, _doing(edge, state))
+    return table
+
+
+def _heading(metric: str, reply: OverviewReply) -> str:
+    """With the thresholds, which are the same for all brokers of one kind; an edge's, where they differ."""
+    reports = [state.metrics[metric] for state in reply.brokers if metric in state.metrics]
+    if not reports:
+        return metric
+    last = reports[-1]
+    limits = [f"{100 * limit:.0f}" for limit in (last.low, last.high) if limit is not None]
+    return f"{metric}\n({', '.join(limits)} %)" if limits else metric
+
+
+def _metrics(state: BrokerState) -> list[RenderableType]:
+    return [_metric(state.metrics.get(metric)) for metric in METRICS]
+
+
+def _metric(report: MetricReport | None) -> Text:
+    if report is None:
+        return Text("-")
+    over = report.high is not None and report.value > report.high
+    busy = report.low is not None and report.value >= report.low
+    return Text(percent(report.value), style="bold red" if over else "yellow" if busy else "")
+
+
+def _state(state: BrokerState) -> Text:
+    return Text(str(state.state), style=STYLES.get(state.state, ""))
+
+
+def _edge_state(edge: EdgeStatus, state: BrokerState | None) -> Text:
+    if not edge.alive:
+        return Text(f"silent for {edge.seen_ago_s:.0f} s", style="bold red")
+    if edge.draining:
+        return Text("draining" if edge.subscriptions else "drained", style="cyan")
+    return Text("no answer", style="red") if state is None else _state(state)
+
+
+def _worst(state: BrokerState | None) -> str:
+    judged = [queue for queue in (state.queues if state is not None else ()) if not (queue.slow or queue.away)]
+    queue = judged[0] if judged else None
+    if queue is None or queue.threshold is None:
+        return ""
+    return f"{queue.subscriber} {queue.pattern}: {amount(queue.depth)} / {amount(queue.threshold)}{_share(queue)}"
+
+
+def _share(queue: QueueState) -> str:
+    if queue.threshold is None or queue.threshold <= 0.0:
+        return ""
+    return f" ({percent(queue.depth / queue.threshold)})"
+
+
+def _doing(edge: EdgeStatus, state: BrokerState | None) -> str:
+    if edge.draining:
+        return (
+            f"{edge.subscriptions} still to leave" if edge.subscriptions else "empty; `tidegate undrain` uses it again"
+        )
+    return "" if state is None else state.doing
+
+
+def _sessions(sessions: tuple[SessionState, ...], now: datetime | None) -> Table:
+    table = Table(title="sessions", title_justify="left")
+    table.add_column("session", no_wrap=True)
+    for heading in ("of", "why", "state"):
+        table.add_column(heading)
+    for heading in ("moved", "failed"):
+        table.add_column(heading, justify="right")
+    table.add_column("began")
+    for one in sessions[:SESSIONS_SHOWN_MAX]:
+        took = ""
+        if one.ended_ago_us is not None:
+            took = f", {seconds((one.started_ago_us - one.ended_ago_us) / 1e6)}"
+        moved = f"{one.moved} to {listed(one.targets)}" if one.targets else str(one.moved)
+        began = when(one.started_ago_us, now)
+        table.add_row(one.session, one.source, because(one.reason), f"{one.phase}{took}", moved, str(one.failed), began)
+    return table
+
+
+def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
+    """What an operator has to know besides the numbers."""
+    said = [culprit_words(one, now) for one in reply.culprits]
+    for state in reply.brokers:
+        if state.infeasible:
+            who = listed(subscription(name, state.queues) for name in state.infeasible)
+            said.append(f"on {state.broker} deadlines can't be met by any broker behind these links: {who}")
+        if state.alarms:
+            said.append(f"RabbitMQ of {state.broker} has an alarm: {listed(state.alarms)}")
+    if reply.missing:
+        said.append(f"no answer from {listed(reply.missing)}")
+    if reply.paused:
+        said.append("balancing is paused: no session begins until `tidegate resume`")
+    return said
+
+
+def _neighbours(reply: OverviewReply) -> Table:
+    table = Table(title="neighbouring clusters", title_justify="left")
+    for heading in ("head", "state", "load", "patterns it needs", "patterns asked of it"):
+        table.add_column(heading)
+    for head in reply.neighbours:
+        load = reply.clusters.get(head.head)
+        state = "alive" if head.alive else "silent"
+        table.add_row(head.head, state, "" if load is None else str(load), str(head.needs), str(head.offered))
+    return table
