@@ -62,7 +62,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     inbox = Inbox(
         "edge", config.name, control_queue(config.name), (broker_key(config.name), pie_local_key(config.cluster))
     )
-    senses = edge_senses(config, agent, lambda: plane.outputs, runtime.post, management, metrics.registry)
+    senses = edge_senses(config, agent, plane, runtime.post, management, metrics.registry)
     control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox)
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})

@@ -20,7 +20,7 @@ import httpx
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
+from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
 from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE
 
@@ -118,6 +118,7 @@ class Brokers:
             "cluster": cluster,
             "url": self.url(name),
             "management_url": management_url(self.node),
+            "prometheus_url": prometheus_url(self.node),
             "period_s": PERIOD_S,
             "http_port": 0,
             "startup_timeout_s": 60,

@@ -11,7 +11,7 @@ What always holds:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -77,8 +77,9 @@ class EdgeSampler:
         outputs: Mapping[str, Subscription],
         head_round_trip_s: float,
         wall_s: float,
+        migrating: Collection[str] = frozenset(),
     ) -> EdgeReading | None:
-        """The sample between the last answer and this one; None for the first."""
+        """The sample between the last answer and this one; None for the first. `migrating` names queues."""
         elapsed_s = moment_s - self._moment_s if self._moment_s is not None else 0.0
         first = self._moment_s is None
         if not first and elapsed_s < ELAPSED_S_MIN:
@@ -109,6 +110,7 @@ class EdgeSampler:
                 ready[queue],
                 unacked.get(queue, 0.0),
                 consumers.get(queue, 0.0) > 0.0,
+                queue in migrating,
                 elapsed_s,
             )
             samples.append(sample)
@@ -132,6 +134,7 @@ class EdgeSampler:
         ready: float,
         unacked: float,
         attached: bool,
+        migrating: bool,
         elapsed_s: float,
     ) -> SubscriptionSample:
         output = self._outputs.get(queue)
@@ -140,10 +143,19 @@ class EdgeSampler:
         seen = ready + unacked
         if not (enqueued or acked) and seen == output.seen:
             still = output.still
-            if still is not None and still.attached is attached and still.ready == ready and still.pattern == pattern:
+            if (
+                still is not None
+                and still.attached is attached
+                and still.migrating is migrating
+                and still.ready == ready
+                and still.pattern == pattern
+            ):
                 return still
         held = output.held.now(enqueued, acked, seen, elapsed_s)
-        output.trip.sampled(held, ready, acked, elapsed_s)
+        if migrating:
+            output.trip.interrupted()
+        else:
+            output.trip.sampled(held, ready, acked, elapsed_s)
         waiting = ready if ready < held else held
         sample = SubscriptionSample(
             name=queue,
@@ -154,6 +166,7 @@ class EdgeSampler:
             unacknowledged=held - waiting,
             round_trip_s=self._round_trip_s(output.trip),
             message_bytes=self._size(output, pattern),
+            migrating=migrating,
             attached=attached,
         )
         output.still = sample if not (enqueued or acked) and seen == output.seen else None

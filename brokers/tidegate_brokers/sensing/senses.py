@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from tidegate_agents.edge import EdgeAgent
 from tidegate_agents.machine import Event, ReplyAddress
-from tidegate_protocol.messages import ControlMessage, PublisherReport, Subscription
+from tidegate_protocol.messages import ControlMessage, PublisherReport
 
 from ..config import EdgeConfig, HeadConfig
+from ..edge_plane import EdgePlane
 from ..management import Management
 from .edges import EdgeSampler
 from .gauges import Sensed, SensedCollector, SensingMetrics
@@ -68,7 +69,7 @@ class Senses:
 def edge_senses(
     config: EdgeConfig,
     agent: EdgeAgent,
-    outputs: Callable[[], Mapping[str, Subscription]],
+    plane: EdgePlane,
     post: Callable[[Event], None],
     management: Management,
     registry: CollectorRegistry,
@@ -80,7 +81,9 @@ def edge_senses(
     def taken(answer: Answer) -> None:
         trips = senses.prober.round_trips_s if senses.prober is not None else {}
         head_trip_s = trips.get("head", HEAD_ROUND_TRIP_S_DEFAULT)
-        reading = sampler.taken(answer.exposition, answer.moment_s, outputs(), head_trip_s, time.time())
+        reading = sampler.taken(
+            answer.exposition, answer.moment_s, plane.outputs, head_trip_s, time.time(), plane.marked.keys()
+        )
         if reading is not None:
             sample = reading.sample
             sensed.broker, sensed.subscriptions, sensed.oldest_s = sample.broker, sample.subscriptions, reading.oldest_s
@@ -90,7 +93,7 @@ def edge_senses(
         load = agent.detector.queue(queue)
         return load.threshold if load is not None else None
 
-    senses = _senses(config, EDGE_FAMILIES, lambda: len(outputs()), taken, post, management, registry, sensed)
+    senses = _senses(config, EDGE_FAMILIES, lambda: len(plane.outputs), taken, post, management, registry, sensed)
     capacity = lambda: agent.detector.broker.capacity.uplink_bytes_per_s  # noqa: E731
     registry.register(SensedCollector(sensed, _trips(senses), capacity, threshold, config.output_series_max))
     return senses

@@ -12,6 +12,7 @@ low one counts; and the one with the shortest round trip tells the clocks' offse
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +23,7 @@ BLOCK_SAMPLES_MAX: Final = 60
 BLOCKS_MAX: Final = 60
 """At five samples of a second each: five minutes."""
 RANK: Final = 2
-"""Which of the sorted blocks counts: the third smallest."""
+"""Which of the sorted values counts: the third smallest, or, of a few, the one in the middle."""
 FIRST_SAMPLES_SKIPPED: Final = 2
 """Just after a subscriber has come, acknowledgements are still on their way: the quotient would be far too large."""
 READY_SHARE: Final = 0.05
@@ -60,7 +61,7 @@ class SubscriberTrip:
             return
         if self._drained >= BLOCK_MESSAGES_MIN:
             self.blocks.append(self._quotient())
-            self.estimate_s = sorted(self.blocks)[min(RANK, len(self.blocks) - 1)]
+            self.estimate_s = _low(self.blocks)
             self._restart()
         elif self._samples >= BLOCK_SAMPLES_MAX:
             self._restart()
@@ -76,6 +77,11 @@ class SubscriberTrip:
         """The subscriber came over another connection: what was learned does not count any more."""
         self.blocks.clear()
         self.estimate_s = None
+        self._skip = FIRST_SAMPLES_SKIPPED
+        self._restart()
+
+    def interrupted(self) -> None:
+        """The subscriber holds messages back while it moves: until it is done nothing can be learned."""
         self._skip = FIRST_SAMPLES_SKIPPED
         self._restart()
 
@@ -104,9 +110,7 @@ class ProbedTrip:
     @property
     def round_trip_s(self) -> float | None:
         """Nearly the smallest of the last ones; None before the first."""
-        if not self._trips_s:
-            return None
-        return sorted(self._trips_s)[min(RANK, len(self._trips_s) - 1)]
+        return _low(self._trips_s) if self._trips_s else None
 
     @property
     def clock_offset_s(self) -> float | None:
@@ -117,3 +121,7 @@ class ProbedTrip:
     def clock_error_s(self) -> float | None:
         """At most so much is the offset wrong."""
         return min(self._clocks)[0] / 2.0 if self._clocks else None
+
+
+def _low(values: Collection[float]) -> float:
+    return sorted(values)[min(RANK, (len(values) - 1) // 2)]
