@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from ._config import Address, Timeouts
-from ._errors import Closed, TidegateError
+from ._errors import TidegateError
 from ._inbox import Inbox
 from ._moves import Place
 from ._runtime import Channel, Connection, Consumer, Gate, Runtime
@@ -28,6 +28,8 @@ class DataConnections:
         """One per edge ever used, so that an edge which does not answer delays no other."""
         self._open: dict[str, Connection] = {}
         self._users: dict[Connection, int] = {}
+        self._closing = 0
+        self._closed = runtime.signal()
 
     @asynccontextmanager
     async def attach(self, address: Address, consumer: Consumer, on_lost: Callable[[], None]) -> AsyncIterator[Channel]:
@@ -52,71 +54,77 @@ class DataConnections:
                 del self._users[connection]
                 if self._open.get(key) is connection:
                     del self._open[key]
+                self._closing += 1
                 await connection.close()
+                self._closing -= 1
+                self._closed.set()
+
+    async def close(self) -> None:
+        """Wait for the connections that are being closed. Their consumers have been told to leave before."""
+        until = self._runtime.now() + self._timeouts.close_s
+        while (self._users or self._closing) and (left_s := until - self._runtime.now()) > 0:
+            await self._closed.wait(left_s)
 
 
 class SlotConsumer:
-    """One attachment of a subscription. `on_end` gets what it was lost by, or None when it has left."""
+    """One attachment of a subscription."""
 
-    def __init__(self, runtime: Runtime, number: int, place: Place, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        number: int,
+        place: Place,
+        inbox: Inbox,
+        on_attached: Callable[[], None],
+        on_end: Callable[[SlotConsumer, TidegateError | None], None],
+    ) -> None:
+        """`on_end` gets what it was lost by, or None when it has left."""
         self.number = number
         self.place = place
         self.ledger = inbox.open_ledger()
         self._inbox = inbox
         self._runtime = runtime
+        self._on_attached = on_attached
+        self._on_end = on_end
         self._channel: Channel | None = None
         self._changed = runtime.signal()
         self._leave_by: float | None = None
         """When it is to be gone at the latest; None while it is to stay."""
+        self._ended = False
 
-    async def run(
-        self,
-        data: DataConnections,
-        address: Address,
-        consumer: Consumer,
-        on_attached: Callable[[], None],
-        on_end: Callable[[TidegateError | None], None],
-    ) -> None:
+    async def run(self, data: DataConnections, address: Address, consumer: Consumer) -> None:
         """Attach and stay until the channel is lost or `leave` was called."""
         lost: TidegateError | None = None
-        left = False
         try:
             async with data.attach(address, consumer, self._changed.set) as channel:
                 self._channel = channel
                 if self._leave_by is None:
-                    on_attached()
+                    self._on_attached()
                 await self._stay(channel)
-                if channel.lost is None:
+                lost = channel.lost
+                if lost is None:
                     await channel.acknowledge(self._inbox.acknowledgements(self.ledger, final=True))
                     await channel.close()
-                    # Before the connection is closed, which takes another while and matters to nobody.
-                    left = True
-                    self.ledger.alive = False
-                    on_end(None)
-                else:
-                    lost = channel.lost
+                # Before the connection is closed, which takes another while and matters to nobody.
+                self._end(lost)
         except TidegateError as error:
-            lost = error
-        self.ledger.alive = False
-        if not left:
-            on_end(None if self._leave_by is not None else lost or Closed(f"the queue {self.place.queue}"))
+            self._end(error)
 
     def leave(self, patience_s: float) -> None:
         """Have it end once everything it brought is settled, and after `patience_s` in any case."""
         by = self._runtime.now() + patience_s
         self._leave_by = by if self._leave_by is None else min(by, self._leave_by)
+        if self._channel is None:
+            # Whoever connects to an edge that does not answer is not waited for.
+            self._end(None)
         self._changed.set()
-
-    @property
-    def leaving(self) -> bool:
-        return self._leave_by is not None
 
     async def acknowledge(self) -> None:
         """Send what is settled of it."""
         channel = self._channel
         if channel is not None and channel.lost is None and self.ledger.alive:
             await channel.acknowledge(self._inbox.acknowledgements(self.ledger))
-        if self.leaving:
+        if self._leave_by is not None:
             self._changed.set()
 
     async def _stay(self, channel: Channel) -> None:
@@ -127,3 +135,9 @@ class SlotConsumer:
                 if wait_s <= 0 or not self.ledger.outstanding:
                     return
             await self._changed.wait(wait_s)
+
+    def _end(self, lost: TidegateError | None) -> None:
+        self.ledger.alive = False
+        if not self._ended:
+            self._ended = True
+            self._on_end(self, None if self._leave_by is not None else lost)

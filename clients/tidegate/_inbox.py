@@ -5,7 +5,8 @@
 What always holds: a delivery is acknowledged only after its message was settled, by the application in manual
 mode or by hand-over in automatic mode, and on the channel it came by: a subscription that moves is served by two for a
 while, so each has a ledger of its own. A duplicate is acknowledged at once unless its original is still unsettled, in
-which case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the prefetch bounds.
+which case it waits for it. The buffer holds at most what RabbitMQ may have under way, which the prefetch bounds
+per channel.
 
 The synchronous client calls `receive` and `acknowledgements` in its I/O thread, and the rest in the
 application's. No lock is needed: what both touch are deques (`buffer`, `_settled`), whose ends are safe to

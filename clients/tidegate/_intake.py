@@ -35,6 +35,7 @@ class Intake:
         inbox: Inbox,
         consumers: Mapping[int, SlotConsumer],
         on_change: Callable[[], None],
+        on_release: Callable[[], None],
         on_marker: Callable[[MarkerArrived], None],
         progress: Callable[[], None],
     ) -> None:
@@ -45,7 +46,8 @@ class Intake:
         self._inbox = inbox
         self._consumers = consumers
         self._on_change = on_change
-        """Called when something was put into the inbox."""
+        """Called for each message that was put into the inbox."""
+        self._on_release = on_release
         self._on_marker = on_marker
         self._progress = progress
         self._gap = GapMeter()
@@ -84,6 +86,7 @@ class Intake:
             consumer, tag = item.payload[:2]
             consumer.ledger.settle(tag)
             self.settled()
+        self._on_release()
 
     # Deliveries
 

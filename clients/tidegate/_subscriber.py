@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 __all__ = ["SubscriberEngine", "SubscriptionEngine"]
 
 
+def _nothing() -> None:
+    """Where a release needs no more than the changes it consists of."""
+
+
 class SubscriberEngine:
     """Runs one subscriber: control connections, data connections, and any number of subscriptions."""
 
@@ -62,13 +66,17 @@ class SubscriberEngine:
         await self.heads.open()
 
     async def subscribe(
-        self, request: SubscribeRequest, inbox: Inbox, on_change: Callable[[], None]
+        self,
+        request: SubscribeRequest,
+        inbox: Inbox,
+        on_change: Callable[[], None],
+        on_release: Callable[[], None] = _nothing,
     ) -> SubscriptionEngine:
         same = [other for other in self._subscriptions if other.request.pattern == request.pattern]
         if any(not other.ended for other in same):
             problem = "is subscribed to by this subscriber already"
             raise InvalidValue("pattern", request.pattern, problem, "use that subscription, or end it first")
-        subscription = SubscriptionEngine(self, request, inbox, on_change)
+        subscription = SubscriptionEngine(self, request, inbox, on_change, on_release)
         # Before it starts, so that close() ends it even if nobody waits for its start any more.
         self._subscriptions = [other for other in self._subscriptions if other not in same] + [subscription]
         try:
@@ -102,6 +110,7 @@ class SubscriberEngine:
                 # The queue expires by itself; a client that wants to go must not be kept.
                 logger.warning("%s: left behind: %s", subscription, error)
         self._subscriptions.clear()
+        await self.data.close()
         await self.heads.close()
 
     async def _give_back(self, request: UnsubscribeRequest, head_url: str) -> None:

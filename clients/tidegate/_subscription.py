@@ -87,7 +87,17 @@ class Owner(Protocol):
 class SubscriptionEngine:
     """One subscription on a running client."""
 
-    def __init__(self, owner: Owner, request: SubscribeRequest, inbox: Inbox, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        request: SubscribeRequest,
+        inbox: Inbox,
+        on_change: Callable[[], None],
+        on_release: Callable[[], None],
+    ) -> None:
+        """`on_change` is called for each message put into the inbox and at the end, `on_release` when several were put
+        there that came some time ago.
+        """
         self.request = request
         self.inbox = inbox
         self.ended = False
@@ -102,7 +112,7 @@ class SubscriptionEngine:
         self._machine = SubscriptionMachine(request, inbox.prefetch, inbox.expected, self.times)
         self._consumers: dict[int, SlotConsumer] = {}
         self._intake = Intake(
-            owner.runtime, self._machine, inbox, self._consumers, on_change, self.handle, self._progress
+            owner.runtime, self._machine, inbox, self._consumers, on_change, on_release, self.handle, self._progress
         )
         self.settled = self._intake.settled
         """To be called when the application settled something; from any thread."""
@@ -183,7 +193,7 @@ class SubscriptionEngine:
         if not self._stopping:
             self._stopping = True
             self.handle(ClosedEvent())
-            for consumer in self._consumers.values():
+            for consumer in list(self._consumers.values()):
                 consumer.leave(0.0)
         self._intake.hurry()
         self._end_when_left()
@@ -348,18 +358,11 @@ class SubscriptionEngine:
         except InvalidUrl as error:
             self.handle(AttachmentLost(order.slot, problem=str(error)))
             return
-        consumer = SlotConsumer(self._runtime, order.slot, order.place, self.inbox)
+        attached = partial(self.handle, Attached(order.slot))
+        consumer = SlotConsumer(self._runtime, order.slot, order.place, self.inbox, attached, self._ended)
         self._consumers[order.slot] = consumer
-        self._runtime.spawn(
-            consumer.run(
-                self._owner.data,
-                address,
-                Consumer(order.place.queue, order.prefetch, self._intake.receiver(consumer)),
-                partial(self.handle, Attached(order.slot)),
-                partial(self._ended, consumer),
-            ),
-            f"{self} on {order.place.edge}",
-        )
+        wanted = Consumer(order.place.queue, order.prefetch, self._intake.receiver(consumer))
+        self._runtime.spawn(consumer.run(self._owner.data, address, wanted), f"{self} on {order.place.edge}")
 
     def _detach(self, slot: int) -> None:
         consumer = self._consumers.get(slot)

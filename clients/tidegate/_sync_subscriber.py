@@ -233,7 +233,9 @@ class Subscriber:
         request = make_request(self.name, pattern, deadline, expires_s)
         inbox = make_inbox(deadline, acknowledge, prefetch, self._limits)
         subscription = Subscription(self, runtime, inbox, on_late)
-        subscription._start(runtime.call(engine.subscribe(request, inbox, subscription._on_change)), callback)
+        # Waking is put off until what was read is worked through; a release comes at another time, and wakes at once.
+        subscribing = engine.subscribe(request, inbox, subscription._on_change, subscription._notify)
+        subscription._start(runtime.call(subscribing), callback)
         self._subscriptions.append(subscription)
         return subscription
 
