@@ -48,6 +48,27 @@ class _Output:
 
 
 @dataclass(frozen=True, slots=True)
+class _Held:
+    """What an answer says about queues, and which of them there are: all that a sample is made of but the counters."""
+
+    ready: Mapping[str, float]
+    unacked: Mapping[str, float]
+    consumers: Mapping[str, float]
+    outputs: dict[str, Subscription]
+    migrating: frozenset[str]
+
+    def same(self, other: _Held) -> bool:
+        """Whether nothing has changed. What was read from the same lines is the same object."""
+        return (
+            self.ready is other.ready
+            and self.unacked is other.unacked
+            and self.consumers is other.consumers
+            and self.migrating == other.migrating
+            and self.outputs == other.outputs
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeReading:
     """What one answer led to, besides the sample itself."""
 
@@ -69,6 +90,9 @@ class EdgeSampler:
         self._patterns: dict[str, float] = {}
         self._body_bytes = 0.0
         self._typical_trip_s: float | None = None
+        self._held: _Held | None = None
+        self._still: tuple[SubscriptionSample, ...] | None = None
+        """The samples of an edge on which nothing at all happened."""
 
     def taken(
         self,
@@ -88,36 +112,54 @@ class EdgeSampler:
         enqueued, enqueuers_gone = self._enqueued.taken(answer.enqueued(OUTPUT_PREFIX))
         acked, ackers_gone = self._acked.taken(answer.per_channel_queue(ACKED, OUTPUT_PREFIX))
         received, _ = self._received.taken(answer.received(DELIVER_EXCHANGE))
-        ready = answer.per_queue(READY, OUTPUT_PREFIX)
-        unacked = answer.per_queue(UNACKED, OUTPUT_PREFIX)
-        consumers = answer.per_queue(CONSUMERS, OUTPUT_PREFIX)
-        self._forget(outputs)
+        held = _Held(
+            answer.per_queue(READY, OUTPUT_PREFIX),
+            answer.per_queue(UNACKED, OUTPUT_PREFIX),
+            answer.per_queue(CONSUMERS, OUTPUT_PREFIX),
+            dict(outputs),
+            frozenset(migrating),
+        )
         if answer.has(MESSAGE_BYTES):
             self._learn_sizes(answer, outputs)
-        for queue in ackers_gone & self._outputs.keys():
-            self._outputs[queue].trip.reconnected()
-        for queue in (enqueuers_gone | ackers_gone) & self._outputs.keys():
+        gone = enqueuers_gone | ackers_gone
+        for queue in gone & self._outputs.keys():
             self._outputs[queue].held.recount()
+            if queue in ackers_gone:
+                self._outputs[queue].trip.reconnected()
         if first:
             return None
-        samples = []
-        for queue in sorted(outputs.keys() & ready.keys()):
-            sample = self._sample(
-                queue,
-                outputs[queue].pattern,
-                enqueued.get(queue, 0.0),
-                acked.get(queue, 0.0),
-                ready[queue],
-                unacked.get(queue, 0.0),
-                consumers.get(queue, 0.0) > 0.0,
-                queue in migrating,
-                elapsed_s,
-            )
-            samples.append(sample)
-        self._learn_typical_trip()
+        before, self._held = self._held, held
+        if not (enqueued or acked or gone) and before is not None and held.same(before) and self._still is not None:
+            samples = self._still
+        else:
+            self._forget(outputs)
+            samples = self._samples(held, enqueued, acked, elapsed_s)
+            self._still = samples if not (enqueued or acked) and self._all_still(samples) else None
+            self._learn_typical_trip()
         broker = self._broker_sample(samples, sum(received.values()) / elapsed_s)
         oldest_s = self._oldest_s(answer, samples, wall_s)
-        return EdgeReading(EdgeSampled(broker, tuple(samples), head_round_trip_s), oldest_s)
+        return EdgeReading(EdgeSampled(broker, samples, head_round_trip_s), oldest_s)
+
+    def _samples(
+        self, held: _Held, enqueued: Mapping[str, float], acked: Mapping[str, float], elapsed_s: float
+    ) -> tuple[SubscriptionSample, ...]:
+        return tuple(
+            self._sample(
+                queue,
+                held.outputs[queue].pattern,
+                enqueued.get(queue, 0.0),
+                acked.get(queue, 0.0),
+                held.ready[queue],
+                held.unacked.get(queue, 0.0),
+                held.consumers.get(queue, 0.0) > 0.0,
+                queue in held.migrating,
+                elapsed_s,
+            )
+            for queue in sorted(held.outputs.keys() & held.ready.keys())
+        )
+
+    def _all_still(self, samples: tuple[SubscriptionSample, ...]) -> bool:
+        return all(self._outputs[sample.name].still is sample for sample in samples)
 
     def _forget(self, outputs: Mapping[str, Subscription]) -> None:
         for queue in self._outputs.keys() - outputs.keys():
@@ -215,7 +257,7 @@ class EdgeSampler:
 
     # The edge as a whole
 
-    def _broker_sample(self, samples: list[SubscriptionSample], messages_in_per_s: float) -> BrokerSample:
+    def _broker_sample(self, samples: tuple[SubscriptionSample, ...], messages_in_per_s: float) -> BrokerSample:
         offered, streams = 0.0, dict[str, tuple[float, float]]()
         for sample in samples:
             rate = sample.enqueue_per_s
@@ -237,7 +279,7 @@ class EdgeSampler:
             capacity=self._capacity,
         )
 
-    def _oldest_s(self, answer: Exposition, samples: list[SubscriptionSample], wall_s: float) -> float:
+    def _oldest_s(self, answer: Exposition, samples: tuple[SubscriptionSample, ...], wall_s: float) -> float:
         """By how long draining what waits takes; where nothing is drained, by the time the first message was sent.
 
         That time has whole seconds only, and its way here is in it: the second best.

@@ -4,13 +4,17 @@ Only what is asked for is looked at: metric by metric, within the lines that bel
 are exactly those of the virtual host and of a queue of ours. RabbitMQ 3.10 escapes nothing in a label, so that a queue
 of somebody else's may look like anything, a line of ours included; therefore a line must match from its first to its
 last character, and a name with a quote or a backslash in it is never one of ours.
+
+A thousand idle queues say the same in every answer. Lines that are those of the last answer are therefore not read
+again: the very same object comes back, which nobody may change.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar, cast
 
 READY: Final = "rabbitmq_detailed_queue_messages_ready"
 UNACKED: Final = "rabbitmq_detailed_queue_messages_unacked"
@@ -22,6 +26,8 @@ PUBLISHED: Final = "rabbitmq_detailed_queue_messages_published_total"
 ACKED: Final = "rabbitmq_detailed_channel_messages_acked_total"
 RECEIVED: Final = "rabbitmq_detailed_channel_messages_published_total"
 
+T = TypeVar("T")
+
 _NUMBER: Final = r"(-?[0-9][0-9.e+-]*)"
 _OURS: Final = r'[^"\\\n]*'
 
@@ -29,36 +35,66 @@ Counter = tuple[str, str, float]
 """Channel, queue or exchange, count."""
 
 
-class Exposition:
-    """One answer of one virtual host. Reading a metric that is not in it gives nothing."""
+Parse = Callable[[str], T]
 
-    def __init__(self, text: str, vhost: str) -> None:
+
+class ExpositionReader:
+    """Reads the answers for one virtual host, one after the other."""
+
+    def __init__(self, vhost: str) -> None:
+        self.vhost = vhost
+        self._read: dict[tuple[str, str], tuple[str, object]] = {}
+        """What was read from which lines, by metric and prefix; as many as there are metrics to ask for."""
+
+    def read(self, text: str) -> Exposition:
+        """The next answer."""
+        return Exposition(text, self)
+
+    def parsed(self, metric: str, prefix: str, section: str, parse: Parse[T]) -> T:
+        """What these lines say; the object of the last time if they have not changed."""
+        before = self._read.get((metric, prefix))
+        if before is not None and before[0] == section:
+            return cast(T, before[1])
+        found = parse(section)
+        self._read[metric, prefix] = (section, found)
+        return found
+
+
+class Exposition:
+    """One answer. Reading a metric that is not in it gives nothing."""
+
+    def __init__(self, text: str, reader: ExpositionReader) -> None:
         self._text = text
-        self._vhost = vhost
+        self._reader = reader
 
     def has(self, metric: str) -> bool:
         """Whether the answer names this metric at all: an old RabbitMQ may not know it."""
         return self._start(metric) >= 0
 
-    def per_queue(self, metric: str, prefix: str) -> dict[str, float]:
+    def per_queue(self, metric: str, prefix: str) -> Mapping[str, float]:
         """The value of each queue whose name starts with `prefix`; those without a number are left out."""
-        found = _per_queue(metric, self._vhost, prefix).findall(self._section(metric))
-        return {queue: float(value) for queue, value in found}
+        pattern = _per_queue(metric, self._reader.vhost, prefix)
+        return self._parsed(metric, prefix, lambda lines: {q: float(value) for q, value in pattern.findall(lines)})
 
-    def per_channel_queue(self, metric: str, prefix: str) -> list[Counter]:
+    def per_channel_queue(self, metric: str, prefix: str) -> Sequence[Counter]:
         """Counters of each channel and queue."""
-        found = _per_channel_queue(metric, self._vhost, prefix).findall(self._section(metric))
-        return [(channel, queue, float(value)) for channel, queue, value in found]
+        pattern = _per_channel_queue(metric, self._reader.vhost, prefix)
+        return self._parsed(metric, prefix, lambda lines: [(c, q, float(n)) for c, q, n in pattern.findall(lines)])
 
-    def enqueued(self, prefix: str) -> list[Counter]:
+    def enqueued(self, prefix: str) -> Sequence[Counter]:
         """What each channel has put into each queue, whatever exchange it came through."""
-        found = _enqueued(self._vhost, prefix).findall(self._section(PUBLISHED))
-        return [(f"{channel} {exchange}", queue, float(value)) for channel, queue, exchange, value in found]
+        pattern = _enqueued(self._reader.vhost, prefix)
+        return self._parsed(
+            PUBLISHED, prefix, lambda lines: [(c + " " + e, q, float(n)) for c, q, e, n in pattern.findall(lines)]
+        )
 
-    def received(self, prefix: str) -> list[Counter]:
+    def received(self, prefix: str) -> Sequence[Counter]:
         """What each channel has published to each exchange whose name starts with `prefix`."""
-        found = _received(self._vhost, prefix).findall(self._section(RECEIVED))
-        return [(channel, exchange, float(value)) for channel, exchange, value in found]
+        pattern = _received(self._reader.vhost, prefix)
+        return self._parsed(RECEIVED, prefix, lambda lines: [(c, e, float(n)) for c, e, n in pattern.findall(lines)])
+
+    def _parsed(self, metric: str, prefix: str, parse: Parse[T]) -> T:
+        return self._reader.parsed(metric, prefix, self._section(metric), parse)
 
     def _start(self, metric: str) -> int:
         header = f"# TYPE {metric} "

@@ -13,6 +13,7 @@ no rate at all; rate and depth of a queue belong to the same moment, and a repea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,12 +30,16 @@ class Differences:
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, str], float] | None = None
+        self._counters: Sequence[Counter] | None = None
 
-    def taken(self, counters: list[Counter]) -> tuple[dict[str, float], set[str]]:
+    def taken(self, counters: Sequence[Counter]) -> tuple[dict[str, float], set[str]]:
         """What was added per queue, and the queues of which a channel has gone or begun anew.
 
         A channel that was not there before has begun since: all of its count is new. The first answer only remembers.
         """
+        if counters is self._counters:
+            return {}, set()  # the reader found nothing new
+        self._counters = counters
         before = self._before
         after = {(channel, queue): value for channel, queue, value in counters}
         self._before = after

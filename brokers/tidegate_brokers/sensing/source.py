@@ -14,7 +14,7 @@ import httpx
 
 from ..errors import PluginMissing, RabbitBadAnswer, RabbitDenied, RabbitUnreachable
 from ..urls import ServerUrl
-from .exposition import Exposition
+from .exposition import Exposition, ExpositionReader
 
 REQUEST_TIMEOUT_S: Final = 5.0
 REMEDY: Final = "check prometheus_url, and run: rabbitmq-plugins enable rabbitmq_prometheus"
@@ -46,6 +46,7 @@ class MetricsSource:
     def __init__(self, url: ServerUrl, vhost: str) -> None:
         self.where = str(url)
         self._vhost = vhost
+        self._reader = ExpositionReader(vhost)
         # Uncompressed: packing would cost RabbitMQ more than the bytes cost on the way.
         self._http = httpx.AsyncClient(
             base_url=url.without_credentials(),
@@ -80,4 +81,4 @@ class MetricsSource:
         if response.status_code != httpx.codes.OK:
             raise RabbitUnreachable(self.where, f"metrics failed with {response.status_code}", REMEDY)
         content = response.content
-        return Answer(Exposition(content.decode(errors="replace"), self._vhost), moment_s, len(content))
+        return Answer(self._reader.read(content.decode(errors="replace")), moment_s, len(content))
