@@ -33,6 +33,7 @@ LIVE_SCALE: Final = 0.25
 _SCALES: Final = {"sim": 1.0, "rabbitmq": LIVE_SCALE}
 _THRESHOLDS: Final = {"sim": ThresholdKind.PAPER, "rabbitmq": ThresholdKind.PROJECTED}
 _SEED_MAX: Final = (1 << 63) - 1
+_CLIENTS_MAX: Final = 10_000
 _MOVES_SHOWN_MAX: Final = 12
 
 _out_option = click.option(
@@ -124,6 +125,15 @@ command.add_command(scale_command)
     help="Rates and bandwidths together times this: the same course with fewer messages. Default: 1 on sim, "
     f"{LIVE_SCALE:g} on rabbitmq.",
 )
+@click.option(
+    "--sdk",
+    default="0",
+    show_default=True,
+    metavar="COUNT|all",
+    help="How many publishers and how many subscribers are those of the SDK, one topic after another (rabbitmq). The "
+    "others are lean clients, which cost a fraction; all of them need a lower scale.",
+)
+@click.option("--persistent", is_flag=True, help="Publish messages that outlive a restart of RabbitMQ (rabbitmq).")
 @json_option
 @_out_option
 def ews_burst(
@@ -137,6 +147,8 @@ def ews_burst(
     duration: float,
     burst_at: float,
     scale: float | None,
+    sdk: str,
+    persistent: bool,
     as_json: bool,
     folder: Path | None,
 ) -> None:
@@ -148,6 +160,8 @@ def ews_burst(
     live = backend == "rabbitmq"
     if live and control == "instant":
         raise click.UsageError("--control instant needs --backend sim: real control messages take time")
+    if not live and (persistent or sdk != "0"):
+        raise click.UsageError("--sdk and --persistent need --backend rabbitmq: nobody is simulated twice")
     with _usage_errors():
         options = ews.EwsOptions(
             policy=policy,
@@ -165,7 +179,7 @@ def ews_burst(
         if live:
             from ..live.run import run_live
 
-            run = run_async(run_live(options, progress=report))
+            run = run_async(run_live(options, progress=report, persistent=persistent, sdk=_sdk_count(sdk)))
         else:
             run = run_ews(options, progress=lambda done, total: report("virtual seconds", done, total))
     files = write_run(run, folder) if folder is not None else ()
@@ -224,6 +238,14 @@ def compare(
         _show_files(files)
     if comparison.claims_broken:
         sys.exit(ExitCode.FAILED)
+
+
+def _sdk_count(text: str) -> int:
+    if text == "all":
+        return _CLIENTS_MAX
+    if not text.isdecimal():
+        raise click.BadParameter("is neither a number nor 'all'", param_hint="--sdk")
+    return min(int(text), _CLIENTS_MAX)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -53,8 +54,10 @@ class _Told:
     lag_s_max: float
 
 
-async def run_live(options: EwsOptions, *, progress: Progress | None = None, persistent: bool = False) -> EwsRun:
-    """Run the experiment once."""
+async def run_live(
+    options: EwsOptions, *, progress: Progress | None = None, persistent: bool = False, sdk: int = 0
+) -> EwsRun:
+    """Run the experiment once; of publishers and of subscribers, `sdk` each are those of the SDK."""
     began = time.perf_counter()
     report = progress or (lambda step, done, total: None)
     wanted = scenario(options)
@@ -64,7 +67,7 @@ async def run_live(options: EwsOptions, *, progress: Progress | None = None, per
         await stack.enter_async_context(cluster)
         workers = [
             await stack.enter_async_context(WorkerProcess(task))
-            for task in _tasks(options, wanted, cluster, folder, persistent)
+            for task in _tasks(options, wanted, cluster, folder, persistent, sdk)
         ]
         pids = _pids(cluster, workers)
         listener = Listener({name: info.http_url for name, info in cluster.brokers.items()})
@@ -98,7 +101,7 @@ async def run_live(options: EwsOptions, *, progress: Progress | None = None, per
 
 
 def _tasks(
-    options: EwsOptions, wanted: Scenario, cluster: EmbeddedCluster, folder: Path, persistent: bool
+    options: EwsOptions, wanted: Scenario, cluster: EmbeddedCluster, folder: Path, persistent: bool, sdk: int
 ) -> list[Task]:
     """One process publishes and one subscribes, so that neither keeps the other from the processor."""
     common: dict[str, Any] = {
@@ -108,12 +111,25 @@ def _tasks(
         "folder": str(folder),
         "persistent": persistent,
     }
-    publishers = tuple(spec.name for spec in wanted.publishers)
-    subscribers = tuple(spec.name for spec in wanted.subscribers)
-    return [
-        Task(name="publishers", publishers=publishers, subscribers=(), **common),
-        Task(name="subscribers", publishers=(), subscribers=subscribers, **common),
+    publishers = _in_turn([(spec.topic, spec.name) for spec in wanted.publishers])
+    subscribers = _in_turn([(spec.pattern, spec.name) for spec in wanted.subscribers])
+    tasks = [
+        Task(name="publishers", publishers=publishers[sdk:], subscribers=(), **common),
+        Task(name="subscribers", publishers=(), subscribers=subscribers[sdk:], **common),
+        Task(name="sdk_publishers", publishers=publishers[:sdk], subscribers=(), sdk=True, **common),
+        Task(name="sdk_subscribers", publishers=(), subscribers=subscribers[:sdk], sdk=True, **common),
     ]
+    return [task for task in tasks if task.publishers or task.subscribers]
+
+
+def _in_turn(clients: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The first client of each topic, then the second of each, and so on."""
+    seen: Counter[str] = Counter()
+    turns: list[tuple[int, str]] = []
+    for topic, name in clients:
+        turns.append((seen[topic], name))
+        seen[topic] += 1
+    return tuple(name for _, name in sorted(turns, key=lambda turn: turn[0]))
 
 
 def _pids(cluster: EmbeddedCluster, workers: list[WorkerProcess]) -> dict[str, list[int]]:

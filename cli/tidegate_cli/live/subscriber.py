@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -113,6 +113,18 @@ class PlaceSeen:
     edge: str
 
 
+class PublisherNumbers(dict[str, int]):
+    """From the stream of a message to the number of its publisher, whatever incarnation that says it is."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self._names = {name: number for number, name in enumerate(names)}
+
+    def __missing__(self, stream: str) -> int:
+        number = self[stream] = self._names[stream.partition("~")[0]]
+        return number
+
+
 Delivered = tuple[str | None, int | None, Attachment, int]
 """Id, publish time, where it came from, and its tag."""
 
@@ -120,12 +132,14 @@ Delivered = tuple[str | None, int | None, Attachment, int]
 class LeanSubscriber:
     """One subscriber with one subscription."""
 
-    def __init__(self, spec: SubscriberSpec, number: int, head: Address, streams: dict[str, int], run: Journal) -> None:
+    def __init__(
+        self, spec: SubscriberSpec, number: int, head: Address, publishers: PublisherNumbers, journal: Journal
+    ) -> None:
         self._spec = spec
         self._number = number
         self._head = head
-        self._publishers = streams
-        self._journal = run
+        self._publishers = publishers
+        self._journal = journal
         self._attachments: dict[int, Attachment] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -133,6 +147,7 @@ class LeanSubscriber:
         self.deduplicator = Deduplicator(STREAMS_MAX)
         self.line: HeadLine
         self.name = spec.name
+        self.pattern = spec.pattern
         self.moves: list[MoveSeen] = []
         self.places: list[PlaceSeen] = []
         self.highest: dict[int, int] = {}
@@ -146,6 +161,15 @@ class LeanSubscriber:
             expires_s=EXPIRES_S,
         )
         self.machine = SubscriptionMachine(request, spec.prefetch, self.deduplicator.expected)
+
+    @property
+    def attached(self) -> bool:
+        return self.machine.attached
+
+    @property
+    def duplicates(self) -> int:
+        """Repetitions that were kept from the application."""
+        return self.deduplicator.duplicates
 
     def start(self) -> None:
         """Register."""
