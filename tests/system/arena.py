@@ -30,6 +30,7 @@ from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
 from tidegate_protocol.balancing import DrainReply, DrainRequest
 from tidegate_protocol.messages import ControlMessage, Refusal, StatusReply, StatusRequest
 from tidegate_protocol.names import LINK_PREFIX, MARKER_PREFIX, OUTPUT_PREFIX
+from tidegate_protocol.operations import PauseRequest
 
 from .load import Feed, Listener, Load
 
@@ -59,11 +60,11 @@ ASK_PAUSE_S: Final = 0.3
 Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
 
 
-def topology(edges: tuple[str, ...]) -> Topology:
+def topology(edges: tuple[str, ...], uplink_bytes_per_s: float) -> Topology:
     specs = tuple(
         BrokerSpec(
             name=name,
-            uplink_bytes_per_s=UPLINK_BYTES_PER_S,
+            uplink_bytes_per_s=uplink_bytes_per_s,
             link_delay_s=LINK_DELAY_S,
             client_delay_s=CLIENT_DELAY_S,
         )
@@ -123,6 +124,10 @@ class Arena:
         answer = await self.ask(DrainRequest(edge=edge, draining=draining))
         assert isinstance(answer, DrainReply)
         return answer.left
+
+    async def pause(self, paused: bool) -> None:
+        """Have the brokers balance nothing, or balance again. Drains go on."""
+        await self.ask(PauseRequest(paused=paused))
 
     async def drained(self, edge: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
         """Wait until an edge that is being drained is empty."""
@@ -221,10 +226,18 @@ class Arena:
             lambda: all(self.load.confirmed_count()[topic] >= count for topic, count in flowing.items()),
             "publishers go on",
         )
+        await self._handed_over(flowing, in_order)
+
+    async def settled_for_good(self, *, in_order: bool = True) -> None:
+        """The same of everything, once the feeds have ended."""
+        await self._until_empty(self.misplaced, "every subscriber is attached exactly once")
+        await self._handed_over(None, in_order)
+
+    async def _handed_over(self, until: dict[str, int] | None, in_order: bool) -> None:
         try:
-            await eventually(lambda: not self.load.missing(flowing), "everything confirmed is handed over")
+            await eventually(lambda: not self.load.missing(until), "everything confirmed is handed over")
         except AssertionError as error:
-            lacks = {name: (len(ids), ids[:5]) for name, ids in self.load.missing(flowing).items()}
+            lacks = {name: (len(ids), ids[:5]) for name, ids in self.load.missing(until).items()}
             raise AssertionError(f"{error}; missing: {lacks}") from None
         assert not self.load.doubled(), f"handed over twice: {self.load.doubled()}"
         if in_order:
@@ -267,11 +280,12 @@ async def arena(
     edges: tuple[str, ...],
     *,
     compact: bool,
+    uplink_bytes_per_s: float = UPLINK_BYTES_PER_S,
     feeds: tuple[Feed, ...] = FEEDS,
     audiences: dict[str, tuple[Listener, ...]] = AUDIENCES,
 ) -> AsyncIterator[Arena]:
     """A cluster with everybody attached and messages flowing."""
-    async with launch(topology(edges), compact=compact, conditioned="all") as cluster:
+    async with launch(topology(edges, uplink_bytes_per_s), compact=compact, conditioned="all") as cluster:
         spy = ControlSpy(cluster.brokers[HEAD])
         load = Load(cluster.url(CLUSTER), directory, feeds, audiences)
         made = Arena(cluster, load, spy)

@@ -153,8 +153,10 @@ class Fault:
 
     @property
     def keeps_order(self) -> bool:
-        """A queue that is out of reach for long is collected from later, out of order: late is better than lost."""
-        return not self.name.startswith(("cut", "node"))
+        """A queue that is out of reach for long is collected from later, out of order: late is better than lost. And
+        a new process of a killed client may get again, from the new queue, what the old process was handed.
+        """
+        return not self.name.startswith(("cut", "node", "kill-client"))
 
     async def strike(self, arena: Arena, roles: Roles) -> None:
         """The fault itself."""

@@ -118,6 +118,7 @@ async def test_a_fault_at_a_step(stage: Stage, backend: str, step: str, fault: s
         await here.settled(in_order=what.keeps_order)
     except Exception as error:
         where = await stage.failed(f"{step}-{fault}")
+        print(f"\n{step} / {fault}: FAILED after {time.monotonic() - started_s:.1f} s: {error}")
         raise AssertionError(f"{fault} at {step}: {error}\n{where}") from error
     print(f"\n{step} / {fault}: {story}, settled {time.monotonic() - healed_s:.1f} s later, ", end="")
     print(f"{time.monotonic() - started_s:.1f} s in all")
@@ -125,6 +126,7 @@ async def test_a_fault_at_a_step(stage: Stage, backend: str, step: str, fault: s
 
 async def in_a_migration(here: Arena, step: Step, fault: Fault) -> str:
     """Drain the edge of the mover, and break something on the way."""
+    await here.pause(True)
     source, since_s = await here.place_of(MOVER), time.monotonic()
     begins = here.spy.first(lambda seen: step.begins(here, seen, source))
     draining = asyncio.create_task(here.drain(source))
@@ -141,8 +143,10 @@ async def in_a_migration(here: Arena, step: Step, fault: Fault) -> str:
 
 async def in_a_session(here: Arena, step: Step, fault: Fault) -> str:
     """Overload the edge of the mover, and break something in the session that follows."""
+    await here.pause(True)
     source = await here.place_of(MOVER)
     await here.gather(source)
+    await here.pause(False)
     await here.restart_processes()
     since_s = time.monotonic()
     begins = here.spy.first(lambda seen: step.begins(here, seen, source))
