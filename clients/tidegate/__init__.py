@@ -32,6 +32,7 @@ from ._errors import (
     UnexpectedReply,
 )
 from ._message import Message
+from ._publisher import PublisherStatistics
 from ._statistics import Statistics
 from ._sync_publisher import Publisher, Receipt
 from ._sync_subscriber import Subscriber, Subscription
@@ -59,6 +60,7 @@ __all__ = [
     "NotConfirmed",
     "PeerError",
     "Publisher",
+    "PublisherStatistics",
     "Receipt",
     "Refused",
     "Statistics",

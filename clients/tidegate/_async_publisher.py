@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from ._aio import AioRuntime
 from ._config import Address, Backoff, Limits, Timeouts
 from ._errors import Closed, TidegateError, TimedOut
 from ._options import make_limits, make_publisher_id
-from ._publisher import PublisherEngine
+from ._publisher import PublisherEngine, PublisherStatistics
 from ._publishing import Publication
 
 
@@ -120,13 +120,18 @@ class AsyncPublisher:
         attributes: Mapping[str, AttributeValue] | None = None,
         persistent: bool = True,
     ) -> AsyncReceipt:
-        """Publish; waits only for a place in the window. Await the receipt for the confirmation."""
+        """Publish; waits for a place in the window, and longer if the head has asked this publisher to slow down.
+
+        Await the receipt for the confirmation.
+        """
         engine = self._running()
         machine = engine.machine
         draft = machine.draft(topic, body, attributes, persistent)
         while machine.full:
             await self._change()
             engine = self._running()
+        if engine.slowed:
+            await self._wait_for_turn(engine)
         publication = machine.admit(draft, time.time_ns() // 1000)
         engine.wake.set()
         return AsyncReceipt(publication)
@@ -174,6 +179,10 @@ class AsyncPublisher:
         """Publications without confirmation."""
         return self._engine.machine.unsettled if self._engine else 0
 
+    def statistics(self) -> PublisherStatistics:
+        """What this publisher has done so far, and whether it is asked to slow down."""
+        return self._running().statistics()
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -187,6 +196,23 @@ class AsyncPublisher:
         if self._engine is None:
             raise Closed("the publisher")
         return self._engine
+
+    async def _wait_for_turn(self, engine: PublisherEngine) -> None:
+        """Wait until a throttle lets one more publication go and there is a place for it."""
+        waited = False
+        while True:
+            if engine.machine.full:
+                await self._change()
+            elif (wait_s := engine.throttle_s()) > 0.0:
+                waited = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._change()
+            else:
+                break
+            if self._engine is not engine:
+                raise Closed("the publisher")
+        engine.delayed += waited
 
     async def _change(self) -> None:
         """Wait until something was settled."""

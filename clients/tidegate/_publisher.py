@@ -1,34 +1,94 @@
-"""The publisher's engine: keeps a data connection to the head and drives the publishing machine over it.
+"""The publisher's engine: keeps a data connection to a head, drives the publishing machine over it, and moves it.
 
-One coroutine owns the channel: it connects, writes what the machine hands out, and starts over when the
-channel is lost. Another one tells the head again and again that this publisher is there; that it fails
-changes nothing, because publishing goes on while the head's process is down. It runs on any runtime;
-`AsyncPublisher` and `Publisher` are thin layers over it."""
+One coroutine owns the channel: it connects, writes what the machine hands out, and starts over when the channel is
+lost. Orders of the head go to a `PublisherMoveMachine`; when it moves, the coroutine goes on with the channel to the
+other head that was opened meanwhile. What always holds: a confirmation is heeded only if it comes by the channel that
+is written to, and that changes only while nothing is in flight. It runs on any runtime; `AsyncPublisher` and
+`Publisher` are thin layers over it."""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from tidegate_protocol.messages import (
-    TOPICS_PER_PUBLISHER_MAX,
-    PublisherGoodbye,
-    PublisherHello,
-    PublisherWelcome,
-)
+from tidegate_protocol.balancing import ThrottleOrder
+from tidegate_protocol.errors import InvalidValue
+from tidegate_protocol.messages import ControlMessage
 
 from ._config import Address, Backoff, Limits, Timeouts
-from ._control import Control
-from ._errors import ConnectionFailed, TidegateError
+from ._control import Control, ReplyTo
+from ._errors import ConnectionFailed, TidegateError, UnexpectedReply
+from ._heads import Heads
+from ._moves import (
+    Answer,
+    Answered,
+    CancelTimer,
+    ChangeHead,
+    Closed,
+    ConnectNewHead,
+    DropNewHead,
+    HeadLost,
+    LeaveHead,
+    NewHeadConnected,
+    NewHeadLost,
+    Ordered,
+    PausePublishing,
+    PublisherAction,
+    PublisherEvent,
+    Request,
+    ResumePublishing,
+    SetTimer,
+    TimerFired,
+    WindowEmptied,
+)
+from ._publisher_move import PublisherMoveMachine
+from ._publisher_news import PublisherNews
 from ._publishing import PublishingMachine
-from ._runtime import Channel, Connection, Runtime
+from ._runtime import Channel, ChannelLost, Connection, Runtime
+from ._timers import Timers
 
 logger = logging.getLogger(__name__)
 
 SETTLED_S: Final = 5.0
 """A channel that lived this long was a success: the next failure starts again with the shortest delay."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatistics:
+    """What one publisher has done so far."""
+
+    published: int
+    """Publications taken from the application."""
+    unconfirmed: int
+    retries: int
+    """Publications sent again, because RabbitMQ rejected them or the connection was lost."""
+    reconnects: int
+    moves: int
+    """How often it was moved to another head."""
+    head: str | None
+    """The head it publishes at, by name; None before that has answered."""
+    throttled: bool
+    """Whether the head has asked it to slow down at present."""
+    delayed: int
+    """Publications that had to wait for that reason."""
+
+
+class _Line:
+    """A connection to a head with its channel."""
+
+    def __init__(self, address: Address, connection: Connection) -> None:
+        self.address = address
+        self.connection = connection
+        self.channel: Channel | None = None
+
+    @property
+    def lost(self) -> ChannelLost | None:
+        return self.channel.lost if self.channel is not None else None
 
 
 class PublisherEngine:
@@ -48,7 +108,12 @@ class PublisherEngine:
         self.machine = PublishingMachine(publisher, limits)
         self.wake = runtime.signal()
         self.reconnects = 0
+        self.moves = 0
+        self.delayed = 0
+        self.slowed = False
+        """Whether `throttle_s` has to be asked before each publication."""
         self._runtime = runtime
+        self._home = address
         self._address = address
         self._timeouts = timeouts
         self._backoff = backoff
@@ -56,77 +121,142 @@ class PublisherEngine:
         self._on_settled = on_settled
         """Called after confirmations, without the lock; the client wakes those who wait for a place."""
         self._name = f"tidegate publisher {publisher}"
-        self._control = Control(runtime, address, self._name, timeouts, backoff)
-        self._stop_hello = runtime.signal()
+        self._mover = PublisherMoveMachine(publisher)
+        self._heads = Heads(runtime, address, publisher, self._name, timeouts, backoff, self._ordered)
+        self._news = PublisherNews(runtime, self.machine, lock, timeouts, self._control, self._name)
+        self._timers: Timers | None = None
+        self._events: deque[PublisherEvent] = deque()
+        self._handling = False
+        self._sending: set[str] = set()
+        self._line: _Line | None = None
+        """The one that is written to."""
+        self._second: tuple[str, _Line] | None = None
+        """The move it is for, and the line to the new head."""
+        self._arrived: _Line | None = None
+        """What was the second line, once it is to take the place of the first."""
         self._finished = runtime.signal()
-        self._hello_finished = runtime.signal()
         self._closing = False
         self._started = False
 
     async def start(self) -> None:
         """Connect for the first time; raise what went wrong. From then on the engine reconnects by itself."""
-        connection, channel = await self._connect()
+        line = await self._connect(self._home, self.wake.set)
         self._started = True
-        self._runtime.spawn(self._run(connection, channel), f"{self._name} data")
-        self._runtime.spawn(self._greet(), f"{self._name} hello")
+        self._timers = Timers(self._runtime, lambda name: self._handle(TimerFired(name)), self._name)
+        self._heads.join("", self)
+        self._runtime.spawn(self._run(line), f"{self._name} data")
+        self._news.start()
 
     async def close(self) -> None:
-        """Stop and close both connections. What is unsettled is abandoned: flush first."""
+        """Stop and close all connections. What is unsettled is abandoned: flush first."""
         self._closing = True
         if self._started:
+            self._handle(Closed())
+            assert self._timers is not None
+            self._timers.stop()
             self.wake.set()
-            self._stop_hello.set()
             await self._finished.wait(self._timeouts.close_s)
-            await self._hello_finished.wait(self._timeouts.close_s)
-        await self._control.close()
+            await self._news.close()
+        await self._heads.close()
         with self._lock:
             left = self.machine.abandon("the publisher was closed")
         if left:
             logger.warning("%s closed with %d publications unconfirmed", self._name, left)
 
-    async def _connect(self) -> tuple[Connection, Channel]:
-        connection = await self._runtime.connect(self._address, f"{self._name} data", self._timeouts)
-        try:
-            return connection, await connection.open_channel(self.wake.set, confirm=self._confirm)
-        except TidegateError:
-            await connection.close()
-            raise
+    def statistics(self) -> PublisherStatistics:
+        """What it has done so far; from any thread."""
+        machine = self.machine
+        return PublisherStatistics(
+            published=machine.last_order,
+            unconfirmed=machine.unsettled,
+            retries=machine.retries,
+            reconnects=self.reconnects,
+            moves=self.moves,
+            head=self._news.head,
+            throttled=self.slowed and self._mover.throttle.active(self._runtime.now()),
+            delayed=self.delayed,
+        )
 
-    async def _run(self, connection: Connection | None, channel: Channel | None) -> None:
+    def throttle_s(self) -> float:
+        """How long the next publication has to wait before this is asked again; 0 if it may go, and counts as gone.
+
+        To be called with the lock.
+        """
+        now = self._runtime.now()
+        self.slowed = self._mover.throttle.active(now)
+        return self._mover.throttle.take(now)
+
+    # The channel
+
+    async def _connect(self, address: Address, on_lost: Callable[[], None]) -> _Line:
+        line = _Line(address, await self._runtime.connect(address, f"{self._name} data", self._timeouts))
+        try:
+            line.channel = await line.connection.open_channel(on_lost, confirm=partial(self._confirm, line))
+        except TidegateError:
+            await line.connection.close()
+            raise
+        return line
+
+    async def _run(self, line: _Line | None) -> None:
         attempt = 0
         while not self._closing:
-            if connection is None or channel is None:
+            if line is None:
                 try:
-                    connection, channel = await self._connect()
+                    line = await self._connect(self._address, self.wake.set)
                     self.reconnects += 1
                 except ConnectionFailed as error:
                     attempt = await self._pause(attempt, error)
-                    continue
+            # It may have been moved while it had no connection.
+            line = self._switched(line)
+            if line is None:
+                continue
             since = self._runtime.now()
-            await self._drive(channel)
-            await connection.close()
-            if channel.lost is not None and not self._closing:
+            await self._drive(line)
+            self._runtime.spawn(line.connection.close(), f"{self._name} disconnects")
+            if self._arrived is not None:
+                attempt = 0
+            elif line.lost is not None and not self._closing:
                 if self._runtime.now() - since > SETTLED_S:
                     attempt = 0
-                attempt = await self._pause(attempt, channel.lost)
-            connection = channel = None
+                attempt = await self._pause(attempt, line.lost)
+            line = self._switched(None)
+        if line is not None:
+            await line.connection.close()
         self._finished.set()
 
-    async def _drive(self, channel: Channel) -> None:
-        """Write what there is to write until the channel is lost or the publisher is closed."""
+    def _switched(self, line: _Line | None) -> _Line | None:
+        """`line`, or the one to the new head if the publisher was moved."""
+        if self._arrived is None:
+            return line
+        if line is not None:
+            self._runtime.spawn(line.connection.close(), f"{self._name} disconnects")
+        arrived, self._arrived = self._arrived, None
+        return arrived
+
+    async def _drive(self, line: _Line) -> None:
+        """Write what there is to write until the channel is lost or the publisher is moved or closed."""
+        channel = line.channel
+        assert channel is not None
         with self._lock:
+            self._line = line
             self.machine.opened()
-        while channel.lost is None and not self._closing:
+        while channel.lost is None and not self._closing and self._arrived is None:
             now = self._runtime.now()
             with self._lock:
                 batch = self.machine.take(now)
                 due_in_s = self.machine.due_in_s(now)
+                emptied = self.machine.paused and not self.machine.in_flight
             if batch:
                 await channel.publish(batch, self.machine.topics)
-            else:
-                await self.wake.wait(due_in_s)
+                continue
+            if emptied:
+                self._handle(WindowEmptied())
+            await self.wake.wait(due_in_s)
         with self._lock:
+            self._line = None
             self.machine.lost()
+        if self._arrived is None and not self._closing:
+            self._handle(HeadLost())
 
     async def _pause(self, attempt: int, error: TidegateError) -> int:
         delay_s = self._backoff.delay_s(attempt, self._runtime.chance())
@@ -134,39 +264,137 @@ class PublisherEngine:
         logger.log(level, "%s: %s (next attempt in %.1f s)", self._name, error, delay_s)
         # Publications wake the engine too; they must not shorten the pause.
         until = self._runtime.now() + delay_s
-        while not self._closing and (left_s := until - self._runtime.now()) > 0:
+        while not self._closing and self._arrived is None and (left_s := until - self._runtime.now()) > 0:
             await self.wake.wait(left_s)
         return attempt + 1
 
-    def _confirm(self, tag: int, multiple: bool, accepted: bool) -> None:
+    def _confirm(self, line: _Line, tag: int, multiple: bool, accepted: bool) -> None:
         with self._lock:
+            machine = self.machine
+            if line is not self._line:
+                return
+            if machine.probe_tag and tag >= machine.probe_tag:
+                machine.probed(self._runtime.now())
             if accepted:
-                self.machine.acked(tag, multiple)
+                machine.acked(tag, multiple)
             else:
-                self.machine.nacked(tag, multiple, self._runtime.now(), self._runtime.chance())
-            rejected = self.machine.has_rejected
-        if rejected:
+                machine.nacked(tag, multiple, self._runtime.now(), self._runtime.chance())
+            due = machine.has_rejected or (machine.paused and not machine.in_flight)
+        if due:
             self.wake.set()
         self._on_settled()
 
-    async def _greet(self) -> None:
-        publisher = self.machine.publisher
-        period_s = self._timeouts.hello_s
-        while not self._closing:
-            topics = tuple(list(self.machine.topics)[-TOPICS_PER_PUBLISHER_MAX:])
-            try:
-                welcome = await self._control.request(
-                    PublisherHello(publisher=publisher, topics=topics),
-                    PublisherWelcome,
-                    self._timeouts.attempt_s,
-                )
-                period_s = min(welcome.period_s, self._timeouts.hello_s)
-            except TidegateError as error:
-                logger.debug("%s: the head does not know of us yet: %s", self._name, error)
-            await self._stop_hello.wait(period_s)
+    # Moving to another head
+
+    def _control(self) -> Control:
+        return self._heads.control(self._mover.head_url)
+
+    def _ordered(self, _: str, message: ControlMessage, reply_to: ReplyTo | None) -> None:
+        self._handle(Ordered(message, reply_to))
+
+    def _handle(self, event: PublisherEvent) -> None:
+        """Have the machine take an event, now or after the one being handled, and do what it orders."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
         try:
-            # The head would forget us by itself three periods from now; this is only politer.
-            await self._control.tell(PublisherGoodbye(publisher=publisher))
-        except TidegateError as error:
-            logger.debug("%s: goodbye was not heard: %s", self._name, error)
-        self._hello_finished.set()
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._handling = False
+
+    def _step(self, event: PublisherEvent) -> None:
+        # With the lock, because the application's threads ask the throttle.
+        with self._lock:
+            actions = self._mover.handle(event, self._runtime.now())
+            if isinstance(event, Ordered) and isinstance(event.message, ThrottleOrder):
+                self.slowed = True
+                logger.warning("%s was asked to slow down: %s", self._name, event.message.reason)
+        for action in actions:
+            self._carry_out(action)
+
+    def _carry_out(self, action: PublisherAction) -> None:
+        match action:
+            case ConnectNewHead(move, _, url):
+                self._runtime.spawn(self._connect_second(move, url), f"{self._name} {move}")
+            case DropNewHead(move):
+                self._drop_second(move)
+            case PausePublishing():
+                self._set_paused(True)
+            case ResumePublishing(moved):
+                self._resume(moved)
+            case Answer(to, message):
+                assert isinstance(to, ReplyTo)
+                to.control.answer(to, message)
+            case Request(key, message, head_url):
+                self._request(key, message, head_url)
+            case SetTimer(name, after_s):
+                assert self._timers is not None
+                self._timers.set(name, after_s)
+            case CancelTimer(name):
+                assert self._timers is not None
+                self._timers.cancel(name)
+            case ChangeHead(head, url):
+                logger.info("%s publishes at %s from now on", self._name, head)
+                self._heads.join(url, self)
+                self._news.greet()
+            case LeaveHead(url):
+                self._heads.leave(url, self)
+
+    async def _connect_second(self, move: str, url: str) -> None:
+        try:
+            line = await self._connect(self._home.at(url), partial(self._second_lost, move))
+        except (InvalidValue, TidegateError) as error:
+            self._handle(NewHeadLost(move, str(error)))
+            return
+        if not self._mover.moving or self._mover.closed:
+            await line.connection.close()
+            return
+        self._drop_second("")
+        self._second = (move, line)
+        self._handle(NewHeadConnected(move))
+
+    def _second_lost(self, move: str) -> None:
+        # Later on it is the one that is written to, or none of ours any more.
+        self.wake.set()
+        if self._second is not None and self._second[0] == move:
+            self._second = None
+            self._handle(NewHeadLost(move, "its connection was lost"))
+
+    def _drop_second(self, move: str) -> None:
+        if self._second is not None and (not move or self._second[0] == move):
+            line, self._second = self._second[1], None
+            self._runtime.spawn(line.connection.close(), f"{self._name} drops {line.address}")
+
+    def _set_paused(self, paused: bool) -> None:
+        with self._lock:
+            self.machine.paused = paused
+        self.wake.set()
+
+    def _resume(self, moved: bool) -> None:
+        if moved and self._second is not None:
+            self._arrived, self._second = self._second[1], None
+            self._address = self._arrived.address
+            self.moves += 1
+        self._set_paused(False)
+
+    def _request(self, key: str, message: ControlMessage, head_url: str) -> None:
+        # Its repetitions say the same: while one waits for a connection, others need not.
+        if key not in self._sending:
+            self._sending.add(key)
+            self._runtime.spawn(self._send(key, message, head_url), f"{self._name} {message.kind}")
+
+    async def _send(self, key: str, message: ControlMessage, head_url: str) -> None:
+        try:
+            await self._heads.control(head_url).ask(message, partial(self._answered, key))
+        except (InvalidValue, TidegateError) as error:
+            logger.debug("%s: %s not sent: %s", self._name, message.kind, error)
+        finally:
+            self._sending.discard(key)
+
+    def _answered(self, key: str, message: ControlMessage | UnexpectedReply) -> None:
+        if isinstance(message, UnexpectedReply):
+            logger.warning("%s: %s", self._name, message)
+        else:
+            self._handle(Answered(key, message))

@@ -7,7 +7,8 @@ What always holds:
 - at most `window` publications (or one larger than `window_bytes`) are unsettled;
 - what was in flight when a channel was lost is sent again before anything newer, in the order of publishing;
 - while rejected publications wait to be sent again, nothing newer is sent, so that a link which is full for a
-  moment disturbs the order as little as a pipeline allows.
+  moment disturbs the order as little as a pipeline allows;
+- while it is paused nothing is handed out; the window goes on filling.
 
 The machine has no clock and no connection: time is an argument, and whoever runs it writes what `take`
 returns."""
@@ -67,12 +68,16 @@ class Draft:
 
 
 class Topic:
-    """What a publisher keeps per topic: the next number, and two parts of every message that never change."""
+    """What a publisher keeps per topic: the next number, two parts of every message that never change, and counts."""
 
-    __slots__ = ("next_sequence", "prefix", "publish")
+    __slots__ = ("body_bytes", "messages", "name", "next_sequence", "prefix", "publish")
 
     def __init__(self, publisher: str, topic: str) -> None:
+        self.name = topic
         self.next_sequence = 0
+        self.messages = 0
+        """Since the last report to the head; `body_bytes` too."""
+        self.body_bytes = 0
         self.prefix = f"{publisher}:{topic}:"
         self.publish = encode_publish(PUBLISH_EXCHANGE, topic)
 
@@ -85,6 +90,14 @@ class PublishingMachine:
         self._limits = limits
         self.topics: dict[str, Topic] = {}
         self.retries = 0
+        self.paused = False
+        self.probe_tag = 0
+        """The delivery tag whose confirmation is being timed; 0 while none is."""
+        self._probed_at = 0.0
+        self._fastest_s: float | None = None
+        self._round_trip_s = 0.0
+        self._counted: list[Topic] = []
+        """Topics with something to report."""
         self._order = 0
         self._bytes = 0
         self._unsettled = 0
@@ -126,6 +139,11 @@ class PublishingMachine:
         return bool(self._rejected)
 
     @property
+    def in_flight(self) -> int:
+        """Publications written to the channel that RabbitMQ has not answered yet."""
+        return len(self._in_flight)
+
+    @property
     def last_order(self) -> int:
         """The number of the youngest publication."""
         return self._order
@@ -149,6 +167,10 @@ class PublishingMachine:
             topic = self.topics[draft.topic] = Topic(self.publisher, draft.topic)
         message_id = f"{topic.prefix}{topic.next_sequence}"
         topic.next_sequence += 1
+        if not topic.messages:
+            self._counted.append(topic)
+        topic.messages += 1
+        topic.body_bytes += len(draft.body)
         properties = encode_properties(message_id, now_us, draft.attributes, draft.persistent)
         self._order += 1
         publication = Publication(message_id, self._order, draft.topic, properties, draft.body)
@@ -159,6 +181,8 @@ class PublishingMachine:
 
     def take(self, now: float) -> list[Publication]:
         """What to write to the channel now, in this order."""
+        if self.paused:
+            return []
         if self._rejected:
             # Those in flight are settled within a round trip; then the rejected ones can go back where they
             # belong.
@@ -168,6 +192,8 @@ class PublishingMachine:
             self._rejected.clear()
         taken = list(self._waiting)
         self._waiting.clear()
+        if taken and not self.probe_tag:
+            self.probe_tag, self._probed_at = self._next_tag, now
         for publication in taken:
             publication.attempts += 1
             self._in_flight[self._next_tag] = publication
@@ -178,7 +204,7 @@ class PublishingMachine:
         """When `take` should be called again although nothing happens; None if only an event can make a
         difference.
         """
-        if not self._rejected or self._in_flight:
+        if not self._rejected or self._in_flight or self.paused:
             return None
         return max(0.0, self._rejected_until - now)
 
@@ -194,6 +220,28 @@ class PublishingMachine:
         self._waiting.extendleft(sorted(again, key=_order, reverse=True))
         self._in_flight.clear()
         self._rejected.clear()
+        self.probe_tag = 0
+
+    def probed(self, now: float) -> None:
+        """The confirmation that is being timed has come."""
+        took_s = now - self._probed_at
+        self.probe_tag = 0
+        self._fastest_s = took_s if self._fastest_s is None else min(self._fastest_s, took_s)
+
+    def round_trip_us(self) -> int:
+        """From publishing to the confirmation, the fastest since this was last asked; 0 before there is one."""
+        # The fastest, because the others waited behind publications of our own.
+        if self._fastest_s is not None:
+            self._round_trip_s, self._fastest_s = self._fastest_s, None
+        return round(self._round_trip_s * 1e6)
+
+    def take_counts(self, topics_max: int) -> list[tuple[str, int, int]]:
+        """Topic, messages and bytes of bodies admitted since this was last asked; what is too much, the next time."""
+        counted, self._counted = self._counted[:topics_max], self._counted[topics_max:]
+        counts = [(topic.name, topic.messages, topic.body_bytes) for topic in counted]
+        for topic in counted:
+            topic.messages = topic.body_bytes = 0
+        return counts
 
     def acked(self, tag: int, multiple: bool) -> int:
         """RabbitMQ took responsibility. Returns how many publications that settles."""
@@ -242,6 +290,7 @@ class PublishingMachine:
         assert self._bytes == sum(len(publication.body) for publication in places)
         assert self._unsettled <= self._limits.window
         assert list(self._in_flight) == sorted(self._in_flight)
+        assert {topic.name for topic in self._counted} == {name for name, one in self.topics.items() if one.messages}
         assert [p.order for p in self._waiting] == sorted(p.order for p in self._waiting)
 
     def _pop_up_to(self, tag: int) -> list[Publication]:

@@ -16,7 +16,7 @@ from tidegate_protocol.form import AttributeValue
 from ._config import Address, Backoff, Limits, Timeouts
 from ._errors import Closed, TidegateError, TimedOut
 from ._options import make_limits, make_publisher_id
-from ._publisher import PublisherEngine
+from ._publisher import PublisherEngine, PublisherStatistics
 from ._publishing import Publication
 from ._threaded import ThreadRuntime
 
@@ -125,13 +125,18 @@ class Publisher:
         attributes: Mapping[str, AttributeValue] | None = None,
         persistent: bool = True,
     ) -> Receipt:
-        """Publish; waits only for a place in the window. Wait for the receipt for the confirmation."""
+        """Publish; waits for a place in the window, and longer if the head has asked this publisher to slow down.
+
+        Wait for the receipt for the confirmation.
+        """
         engine = self._running()
         machine = engine.machine
         draft = machine.draft(topic, body, attributes, persistent)
         with self._changed:
             if machine.full:
                 self._wait_for_room(engine)
+            if engine.slowed:
+                self._wait_for_turn(engine)
             if self._engine is not engine:
                 raise Closed("the publisher")  # by another thread; nobody would send it any more
             publication = machine.admit(draft, time.time_ns() // 1000)
@@ -185,6 +190,10 @@ class Publisher:
         """Publications without confirmation."""
         return self._engine.machine.unsettled if self._engine else 0
 
+    def statistics(self) -> PublisherStatistics:
+        """What this publisher has done so far, and whether it is asked to slow down."""
+        return self._running().statistics()
+
     def __enter__(self) -> Self:
         self.open()
         return self
@@ -208,6 +217,19 @@ class Publisher:
                     return
         finally:
             self._waiting_for_room -= 1
+
+    def _wait_for_turn(self, engine: PublisherEngine) -> None:
+        """Wait until a throttle lets one more publication go and there is a place for it."""
+        waited = False
+        while self._engine is engine:
+            if engine.machine.full:
+                self._wait_for_room(engine)
+            elif (wait_s := engine.throttle_s()) > 0.0:
+                waited = True
+                self._changed.wait(wait_s)
+            else:
+                break
+        engine.delayed += waited
 
     def _settled(self) -> None:
         """In the I/O thread, after confirmations.
