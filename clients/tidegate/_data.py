@@ -103,7 +103,10 @@ class SlotConsumer:
                 await self._stay(channel)
                 lost = channel.lost
                 if lost is None:
-                    await channel.acknowledge(self._inbox.acknowledgements(self.ledger, final=True))
+                    acks = self._inbox.acknowledgements(self.ledger, final=True)
+                    # From here on nobody else writes to a channel that is about to be closed.
+                    self.ledger.alive = False
+                    await channel.acknowledge(acks)
                     await channel.close()
                 # Before the connection is closed, which takes another while and matters to nobody.
                 self._end(lost)

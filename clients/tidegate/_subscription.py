@@ -128,6 +128,7 @@ class SubscriptionEngine:
         self._silence: TidegateError | None = None
         """What keeps the head from being asked, or what it says instead of a place."""
         self._attach_problem: TidegateError | None = None
+        """Why it is not attached, if it was tried."""
         self._stopping = False
         self._awaited = False
         """Whether somebody waits, or has waited, for the end."""
@@ -283,6 +284,7 @@ class SubscriptionEngine:
         if self._ever_attached:
             self.reconnects += 1
         self._ever_attached = True
+        self._attach_problem = None
         self._first.set()
 
     def _carry_out(self, action: SubscriptionAction) -> None:
@@ -377,7 +379,7 @@ class SubscriptionEngine:
             self.handle(Detached(consumer.number))
         else:
             code = lost.code if isinstance(lost, ChannelLost) else 0
-            again = self._attach_problem is not None and not self._ever_attached
+            again = self._attach_problem is not None
             logger.log(logging.DEBUG if again else logging.WARNING, "%s on %s: %s", self, consumer.place.edge, lost)
             self._attach_problem = lost
             if isinstance(lost, FATAL_AT_FIRST):
