@@ -54,7 +54,7 @@ PUBLIC_NAMES = [
     "AccessRefused", "AsyncPublisher", "AsyncReceipt", "AsyncSubscriber", "AsyncSubscription",
     "Backoff", "Closed", "ConnectionFailed", "ConnectionLost", "HeadSilent", "InvalidMessage",
     "InvalidName", "InvalidTopic", "InvalidUrl", "InvalidValue", "Limits", "Message",
-    "NotConfirmed", "PeerError", "Publisher", "Receipt", "Refused", "Statistics", "Subscriber",
+    "NotConfirmed", "PeerError", "Publisher", "PublisherStatistics", "Receipt", "Refused", "Statistics", "Subscriber",
     "Subscription", "TidegateError", "TimedOut", "Timeouts", "UnexpectedReply", "__version__",
 ]
 # fmt: on
