@@ -7,7 +7,6 @@ the duration is over; what still waits; then everything is ended, and only then 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -62,9 +61,11 @@ async def run_live(
     report = progress or (lambda step, done, total: None)
     wanted = scenario(options)
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-run-")))
         cluster = EmbeddedCluster(topology_of(wanted), compact=True, progress=report)
         await stack.enter_async_context(cluster)
+        # In the directory of the launch, which goes with it whatever becomes of us.
+        folder = cluster.directory / "journal"
+        folder.mkdir()
         workers = [
             await stack.enter_async_context(WorkerProcess(task))
             for task in _tasks(options, wanted, cluster, folder, persistent, sdk)
@@ -191,12 +192,15 @@ def _summed_up(
     found = lags(course, utilizations)
     reasons = problems(found, machine, told.refused, told.behind, told.losses)
     result = sum_up(options, recorder, trace_hash="", wall_s=wall_s)
+    placed = {place.subscriber for place in course.places}
+    never = sum(count for subscriber, count in recorder.lost_by.items() if subscriber not in placed)
     result = replace(
         result,
         backend=BACKEND,
         valid=not reasons,
         invalid_because=reasons,
-        harness=_harness(found, machine, told) | {"wire_bytes_share": round(wire_share, 4)},
+        harness=_harness(found, machine, told)
+        | {"wire_bytes_share": round(wire_share, 4), "lost_by_unplaced_subscribers": float(never)},
     )
     return EwsRun(options, result, recorder)
 

@@ -74,6 +74,11 @@ def problems(found: Lags, machine: MachineUse, refused: int, behind: list[str], 
             f"messages on uplinks with room took up to {found.added_p99_s:.3f} s longer than the links do "
             f"(99 in 100; at most {ADDED_S_MAX:g} s)"
         )
+    if behind:
+        reasons.append(
+            f"{len(behind)} subscribers had not got everything when the run ended, the first of them {behind[0]}: "
+            "what they lack counts as lost"
+        )
     if refused:
         reasons.append(f"RabbitMQ refused {refused} publications")
     if losses:

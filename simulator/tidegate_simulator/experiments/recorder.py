@@ -117,6 +117,8 @@ class Recorder(Observer):
         self.duplicates = 0
         self.out_of_order = 0
         self.lost = 0
+        self.lost_by: Counter[str] = Counter()
+        """The same by subscriber."""
         self.late: Counter[str] = Counter()
         """Late deliveries by topic."""
         self.first_late_s: dict[str, float] = {}
@@ -232,7 +234,8 @@ class Recorder(Observer):
         for subscriber, seen in self._streams.items():
             for topic, streams in by_topic.items():
                 if matches(self._pattern[subscriber], topic):
-                    self.lost += sum(self._lost(subscriber, seen.get(stream), stream) for stream in streams)
+                    self.lost_by[subscriber] += sum(self._lost(subscriber, seen.get(one), one) for one in streams)
+        self.lost = self.lost_by.total()
 
     # What was seen
 
