@@ -255,7 +255,7 @@ class Operations:
         if what is Explained.SUBSCRIBER:
             request = InspectRequest(latest=LATEST_TOLD, subscriber=about)
         elif what is Explained.BROKER:
-            asked = [name for name in asked if name == about]
+            request = InspectRequest(queues=QUEUES_EXPLAINED, latest=LATEST_TOLD, broker=about)
         elif what is Explained.PUBLISHER:
             asked = []
         elif what is not Explained.CLUSTER:
@@ -345,14 +345,14 @@ class Operations:
                 return tuple(answer.state for name, answer in answers.items() if name in took_part)
             case Explained.BROKER if about == head:
                 return (self._head_state(),)
+            case Explained.BROKER:
+                return (answers[about].state,) if about in answers else ()
             case Explained.SUBSCRIBER:
                 return tuple(answer.state for answer in answers.values() if answer.queues)
             case Explained.PUBLISHER:
                 return (self._head_state(),)
             case Explained.CLUSTER:
                 return (self._head_state(), *(answer.state for answer in answers.values()))
-            case _:
-                return tuple(answer.state for answer in answers.values())
 
     def _unknown_text(self, about: str) -> str:
         context = self._context

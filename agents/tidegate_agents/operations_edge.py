@@ -28,7 +28,7 @@ from .detector import Detector
 from .edge_context import EdgeContext
 from .machine import Decision, ReplyAddress
 from .metrics import Metric
-from .operations_parts import closest_queue, concerns_subscriber, edge_state, queue_state
+from .operations_parts import closest_queue, concerns_broker, concerns_subscriber, edge_state, queue_state
 from .operations_story import REJECTED_TOLD_MAX, Dated, bounded, told
 from .pie import PieTable
 from .policy import LoadView, Policy, Selection, Trigger
@@ -82,6 +82,9 @@ class EdgeOperations:
         if message.subscriber:
             wanted = message.subscriber
             return chronicle.matching(lambda decision: concerns_subscriber(decision, wanted), message.latest)
+        if message.broker and message.broker != self._context.config.edge:
+            other = message.broker
+            return chronicle.matching(lambda decision: concerns_broker(decision, other), message.latest)
         return chronicle.matching(lambda decision: True, message.latest)
 
     def _queues(self, message: InspectRequest, found: list[Dated]) -> tuple[QueueState, ...]:

@@ -289,13 +289,14 @@ class PauseReply(Message):
 
 
 class InspectRequest(Message):
-    """Tell your load, and what you know about a session, or about a subscriber, or your latest decisions."""
+    """Tell your load, and what you know about a session, a subscriber or another broker, or your latest decisions."""
 
     kind: Literal["inspect-request"] = "inspect-request"
     queues: Annotated[int, Field(ge=0, le=QUEUES_TOLD_MAX)] = 0
     latest: Annotated[int, Field(ge=0, le=DECISIONS_TOLD_MAX)] = 0
     session: Annotated[str, Field(max_length=120)] = ""
     subscriber: Text = ""
+    broker: Text = ""
 
 
 class InspectReply(Message):

@@ -24,7 +24,8 @@ def command(edge: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json(reply.model_dump(mode="json", exclude={"v", "kind"}))
     else:
-        out().print(f"{edge} is used again; {reply.left} subscriptions are on it.")
+        left = "1 subscription is" if reply.left == 1 else f"{reply.left} subscriptions are"
+        out().print(f"{edge} is used again; {left} on it.")
 
 
 async def _ask(edge: str, url: str) -> DrainReply:

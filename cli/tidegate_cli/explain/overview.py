@@ -14,7 +14,7 @@ from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
 
 from .subjects import culprit_words
-from .words import amount, because, listed, percent, seconds, sentence, subscription, when
+from .words import because, listed, messages, percent, seconds, sentence, subscription, when
 
 STYLES: Final = {LoadState.LOW: "green", LoadState.HIGH: "yellow", LoadState.OVERLOAD: "bold red"}
 METRICS: Final = ("uplink", "downlink", "matching")
@@ -101,9 +101,9 @@ def _edge_state(edge: EdgeStatus, state: BrokerState | None) -> Text:
 def _worst(state: BrokerState | None) -> str:
     judged = [queue for queue in (state.queues if state is not None else ()) if not (queue.slow or queue.away)]
     queue = judged[0] if judged else None
-    if queue is None or queue.threshold is None:
+    if queue is None or queue.threshold is None or queue.depth <= 0.0:
         return ""
-    return f"{queue.subscriber} {queue.pattern}: {amount(queue.depth)} / {amount(queue.threshold)}{_share(queue)}"
+    return f"{queue.subscriber} {queue.pattern}: {messages(queue.depth)} / {messages(queue.threshold)}{_share(queue)}"
 
 
 def _share(queue: QueueState) -> str:

@@ -21,8 +21,10 @@ from .words import (
     amount,
     because,
     clock,
+    compared,
     counted,
     listed,
+    messages,
     percent,
     seconds,
     sentence,
@@ -36,6 +38,8 @@ from .words import (
 ALTERNATIVES_SAID_MAX: Final = 3
 """Alternatives named in the paragraph; the table has them all."""
 REFUSED_SAID_MAX: Final = 6
+GROWS: Final = 1.01
+"""A queue grows if so many times as much comes in as goes out."""
 TIMELINE_MAX: Final = 40
 
 LABELS: Final = {
@@ -107,8 +111,7 @@ def paragraph(reply: ExplainReply, now: datetime | None = None) -> str:
             *_outcome(course),
         ]
     if reply.missing:
-        verb = "has" if len(reply.missing) == 1 else "have"
-        said.append(f"{listed(reply.missing)} {verb} not answered, so that their part is missing here")
+        said.append(f"no answer came from {listed(reply.missing)}, so that part of the story may be missing")
     return " ".join(sentence(text) for text in said if text)
 
 
@@ -125,11 +128,12 @@ def _trigger(reply: ExplainReply, course: Course, now: datetime | None) -> str:
     if waiting is None:
         return f"{start}: {because(requested.reason.partition(';')[0])}"
     who = subscription(waiting.queue, reply.queues)
-    text = f"{start}: {amount(waiting.depth)} messages were waiting for {who}, "
+    depth, allowed = compared(waiting.depth, waiting.threshold)
+    text = f"{start}: {depth} messages were waiting for {who}, "
     if waiting.threshold <= 0.0:
         text += "and its queue was growing so fast that none may wait if its deadline"
     else:
-        text += f"more than the {amount(waiting.threshold)} that may wait if its deadline"
+        text += f"more than the {allowed} that may wait if its deadline"
     text += f" of {seconds(waiting.deadline_s)}" if waiting.deadline_s is not None else ""
     text += " is to be kept"
     past = requested.numbers.get("queues_past", 0.0)
@@ -157,13 +161,13 @@ def _numbers(course: Course) -> list[str]:
         text += f", because {course.source} was asked to send {percent(uplink)} of what its uplink carries"
     elif uplink is not None:
         text += f", with the uplink of {course.source} used to {percent(uplink)}"
-    if session_s is not None and waiting.enqueue_per_s > waiting.drain_per_s:
+    if session_s is not None and waiting.enqueue_per_s > GROWS * waiting.drain_per_s:
         text += f"; moving somebody takes about {seconds(session_s)}, and the queue would have grown meanwhile"
     return [*said, text]
 
 
 def _asked(course: Course) -> str:
-    candidates, refused = course.last("session-candidates"), course.not_asked
+    candidates, refused = course.first("session-candidates"), course.not_asked
     if candidates is None:
         return ""
     count = round(candidates.numbers.get("candidates", 0.0))
@@ -177,7 +181,11 @@ def _choice(course: Course) -> list[str]:
     planned, source = course.planned, course.source
     said = []
     for told in course.all("session-remote", "session-last-resort"):
-        asked = "other clusters were asked" if told.decision == "session-remote" else "busy brokers were tried too"
+        asked = (
+            "other clusters were asked"
+            if told.decision == "session-remote"
+            else "busy brokers were tried too, as a last resort"
+        )
         said.append(f"as {because(told.reason)}, {asked}")
     if planned is None:
         empty = course.last("session-empty")
@@ -369,8 +377,8 @@ def _trigger_table(course: Course) -> Table | None:
     table.add_column(justify="right")
     rows = [
         ("queue", waiting.queue),
-        ("messages waiting", amount(waiting.depth)),
-        ("messages that may wait (threshold)", amount(waiting.threshold)),
+        ("messages waiting", messages(waiting.depth)),
+        ("messages that may wait (threshold)", messages(waiting.threshold)),
         ("coming in, predicted (λ)", _rate(waiting.enqueue_per_s)),
         ("going out, predicted (μ)", _rate(waiting.drain_per_s)),
         ("deadline", _seconds(waiting.deadline_s)),

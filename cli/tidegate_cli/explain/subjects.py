@@ -22,15 +22,17 @@ from tidegate_protocol.operations import (
 
 from . import session as sessions
 from .facts import moves_in
-from .words import amount, because, counted, listed, percent, seconds, sentence, subscription, when
+from .words import amount, because, counted, listed, messages, percent, seconds, sentence, subscription, when
 
 STATES: Final = {
-    LoadState.LOW: "LOW: it has room, and takes load from others",
+    LoadState.LOW: "LOW: it has room",
     LoadState.HIGH: "HIGH: busy, but no deadline is in danger; it is not given more",
     LoadState.OVERLOAD: "OVERLOAD: something has to move away, or a deadline will be missed",
     LoadState.NOT_AVAILABLE: "N/A: it takes no load now, or its load is not known yet",
 }
 REFUSALS_SAID_MAX: Final = 3
+NO_TRAFFIC_PER_S: Final = 0.05
+"""A subscription that gets less is at rest: nothing can be said about what may wait."""
 
 
 def render(reply: ExplainReply, now: datetime | None = None) -> list[RenderableType]:
@@ -112,8 +114,8 @@ def _queues_words(state: BrokerState) -> str:
         verb = "has" if state.past == 1 else "have"
         text = f"of its {total} {state.past} {verb} more waiting than the deadline allows"
     else:
-        text = f"all of its {total} are in time"
-    if state.queues:
+        text = f"its {total} {'is' if state.subscriptions == 1 else 'are all'} in time"
+    if state.queues and state.queues[0].depth > 0.0:
         text += f"; nearest to its limit is {queue_words(state.queues[0])}"
     return text
 
@@ -121,10 +123,10 @@ def _queues_words(state: BrokerState) -> str:
 def queue_words(queue: QueueState) -> str:
     """One subscription against its threshold."""
     who = f"{queue.subscriber} (subscribed to {queue.pattern}, deadline {seconds(queue.deadline_s)})"
-    if queue.threshold is None:
-        return who
+    if queue.threshold is None or (queue.enqueue_per_s < NO_TRAFFIC_PER_S and queue.depth < 0.5):
+        return f"{who} with nothing waiting"
     share = f", {percent(queue.depth / queue.threshold)} of it" if queue.threshold > 0.0 else ""
-    return f"{who} with {amount(queue.depth)} waiting where {amount(queue.threshold)} may{share}"
+    return f"{who} with {messages(queue.depth)} waiting where {messages(queue.threshold)} may{share}"
 
 
 def _refusals(reply: ExplainReply, now: datetime | None) -> list[str]:
@@ -190,11 +192,14 @@ def _place(queue: QueueState, decisions: tuple[Told, ...], now: datetime | None)
     if queue.infeasible or queue.allowed_wait_s <= 0.0:
         said.append("that deadline can't be met by any broker behind these links, so that nobody is moved for it")
     elif queue.threshold is not None:
-        said.append(
-            f"of that, {seconds(queue.allowed_wait_s)} is left for waiting: {amount(queue.threshold)} may wait, "
-            f"{amount(queue.depth)} do"
-        )
-        said.append(f"{amount(queue.enqueue_per_s)} per second come in and {amount(queue.drain_per_s)} go out")
+        said.append(f"of that, {seconds(queue.allowed_wait_s)} is left for waiting in its queue")
+        if queue.enqueue_per_s < NO_TRAFFIC_PER_S:
+            said.append(f"hardly anything is published for it now; {messages(queue.depth)} messages wait")
+        else:
+            said.append(
+                f"{amount(queue.enqueue_per_s)} messages per second come in and {amount(queue.drain_per_s)} go out, so "
+                f"that {messages(queue.threshold)} may wait; {messages(queue.depth)} do"
+            )
     flags = [
         name
         for name, is_so in (

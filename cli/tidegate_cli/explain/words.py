@@ -26,6 +26,17 @@ def amount(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 0.001 else "0"
 
 
+def messages(value: float) -> str:
+    """How many wait, or may: estimates, so that below ten one digit after the point is enough."""
+    return f"{value:.0f}" if abs(value) >= 9.95 or abs(value - round(value)) < 0.05 else f"{value:.1f}"
+
+
+def compared(depth: float, limit: float) -> tuple[str, str]:
+    """What waits and what may: with so many digits that they differ."""
+    whole = messages(depth), messages(limit)
+    return whole if whole[0] != whole[1] else (f"{depth:.4g}", f"{limit:.4g}")
+
+
 def seconds(value: float) -> str:
     if abs(value) >= 120.0:
         return f"{value / 60.0:.0f} min"
@@ -112,8 +123,9 @@ def because(reason: str) -> str:
 
 def _waiting(match: re.Match[str]) -> str:
     depth, limit = float(match["value"]), float(match["limit"])
-    allowed = f"more than the {amount(limit)} that may" if limit > 0.0 else "where none may"
-    return f"{amount(depth)} messages wait for {subscription(match['queue'])}, {allowed}"
+    waiting, allowed = compared(depth, limit)
+    allowed = f"more than the {allowed} that may" if limit > 0.0 else "where none may"
+    return f"{waiting} messages wait for {subscription(match['queue'])}, {allowed}"
 
 
 def who_not(broker: str, why: str) -> str:

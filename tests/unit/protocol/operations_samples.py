@@ -161,7 +161,7 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
     ),
     o.PauseRequest(paused=True),
     o.PauseReply(cluster="north", paused=True, changed=True, under_way=1),
-    o.InspectRequest(queues=5, latest=50, session="edge-1~7~3", subscriber="siren-7"),
+    o.InspectRequest(queues=5, latest=50, session="edge-1~7~3", subscriber="siren-7", broker="edge-2"),
     o.InspectReply(state=BROKER, load=LOAD, decisions=(TOLD,), cut=2, queues=(QUEUE,), culprits=(CULPRIT,)),
     o.RehearseRequest(
         candidates=(

@@ -1,0 +1,106 @@
+"""What an agent remembers of its decisions: bounded, sessions longer than the rest."""
+
+from __future__ import annotations
+
+import math
+
+from tidegate_agents.machine import Decision
+from tidegate_agents.operations_parts import concerns_broker, concerns_subscriber, session_states, subscriber_named
+from tidegate_agents.operations_story import (
+    AFTER_S,
+    FIRST_MAX,
+    LAST_MAX,
+    LATEST_MAX,
+    SESSIONS_MAX,
+    TOLD_BYTES_MAX,
+    Chronicle,
+    Dated,
+    bounded,
+    told,
+)
+from tidegate_protocol.messages import CONTROL_BYTES_MAX, encode
+from tidegate_protocol.operations import Explained, ExplainReply
+
+
+def decision(kind: str = "k", subject: str = "s", session: str = "", **numbers: float) -> Decision:
+    return Decision(kind, subject, "because", numbers, session=session)
+
+
+def test_sessions_are_remembered_longer_than_what_comes_and_goes() -> None:
+    chronicle = Chronicle()
+    chronicle.add(decision("session-requested", session="x"), 1.0)
+    for n in range(LATEST_MAX + 10):
+        chronicle.add(decision("placement", str(n)), 2.0)
+    assert [dated.decision.kind for dated in chronicle.of_session("x")] == ["session-requested"]
+    assert len(chronicle.matching(lambda d: True, 10 * LATEST_MAX)) == LATEST_MAX
+
+
+def test_the_sessions_in_which_nothing_happened_for_longest_are_forgotten() -> None:
+    chronicle = Chronicle()
+    for n in range(SESSIONS_MAX):
+        chronicle.add(decision(session=str(n)), float(n))
+    chronicle.add(decision(session="0"), 100.0)
+    chronicle.add(decision(session="new"), 101.0)
+    assert "0" in chronicle
+    assert "1" not in chronicle
+    assert len(chronicle.sessions) == SESSIONS_MAX
+
+
+def test_of_a_long_session_its_beginning_and_its_end_are_kept() -> None:
+    chronicle = Chronicle()
+    total = FIRST_MAX + LAST_MAX + 50
+    for n in range(total):
+        chronicle.add(decision(subject=str(n), session="x"), float(n))
+    kept = chronicle.of_session("x")
+    assert len(kept) == FIRST_MAX + LAST_MAX
+    assert (kept[0].decision.subject, kept[-1].decision.subject) == ("0", str(total - 1))
+    assert chronicle.dropped("x") == 50
+
+
+def test_load_states_around_a_session_belong_to_its_story() -> None:
+    chronicle = Chronicle()
+    for at_s in (1.0, 95.0, 105.0, 101.0 + AFTER_S, 102.0 + AFTER_S):
+        chronicle.add(decision("load-state", str(at_s)), at_s)
+    for at_s in (100.0, 101.0):
+        chronicle.add(decision("session-requested", session="x"), at_s)
+    assert [dated.at_s for dated in chronicle.around_session("x")] == [95.0, 100.0, 101.0, 105.0, 101.0 + AFTER_S]
+
+
+def test_an_answer_fits_into_a_control_message_and_says_what_it_leaves_out() -> None:
+    wordy = Decision("k", "s" * 900, "r" * 2_000, {f"number.{n}": 1.0 for n in range(500)}, {"w" * 50: "y" * 900})
+    many = [told("b", Dated(wordy, float(n)), 1_000.0) for n in range(500)]
+    kept, cut = bounded(many)
+    assert (kept[0], kept[-1]) == (many[0], many[-1])
+    assert len(kept) + cut == len(many)
+    assert cut > 0
+    reply = ExplainReply(
+        about="x", what=Explained.SESSION, cluster="c", head="h", policy="peer-wd", decisions=kept, cut=cut
+    )
+    assert len(encode(reply)) < CONTROL_BYTES_MAX
+    assert len(encode(reply)) < 2 * TOLD_BYTES_MAX
+
+
+def test_numbers_that_json_lacks_are_left_out() -> None:
+    odd = decision(fine=1.0, odd=math.inf, other=math.nan)
+    assert told("b", Dated(odd, 0.0), 2.5).numbers == {"fine": 1.0}
+    assert told("b", Dated(odd, 0.0), 2.5).ago_us == 2_500_000
+
+
+def test_who_is_meant() -> None:
+    assert subscriber_named("out.siren-7.12") == "siren-7"
+    assert subscriber_named("siren-7") == "siren-7"
+    assert concerns_subscriber(decision(subject="siren-7 a.# from e1 to e2"), "siren-7")
+    assert concerns_subscriber(decision("slow-subscriber", "out.siren-7.0"), "siren-7")
+    assert not concerns_subscriber(decision(subject="siren-71 a.# from e1 to e2"), "siren-7")
+    assert concerns_broker(decision(subject="siren-7 a.# from e1 to e2"), "e2")
+    assert concerns_broker(Decision("session-planned", "e1", "", rejected={"a.# to e3": "full"}), "e3")
+    assert not concerns_broker(Decision("placement", "a.#", "same-pattern: e1", rejected={"e3": "full"}), "e3")
+
+
+def test_a_drain_is_a_session_that_ends_when_the_edge_is_empty_or_used_again() -> None:
+    chronicle = Chronicle()
+    chronicle.add(decision("migration-ended", "s a from e1 to e2", "drain~e1"), 5.0)
+    (running,) = session_states(chronicle, 6.0, ["e1"])
+    assert (running.phase, running.source, running.targets, running.ended_ago_us) == ("draining", "e1", {"e2": 1}, None)
+    (ended,) = session_states(chronicle, 6.0, [])
+    assert (ended.phase, ended.ended_ago_us) == ("ended", 1_000_000)
