@@ -24,9 +24,8 @@ from tidegate_protocol.names import DELIVER_EXCHANGE, OUTPUT_PREFIX
 from .exposition import ACKED, CONSUMERS, MESSAGE_BYTES, MESSAGES, OLDEST, READY, UNACKED, Exposition
 from .queues import Differences, Held
 from .trips import SubscriberTrip
+from .wire import wire_overhead_bytes
 
-WIRE_OVERHEAD_BYTES: Final = 114
-"""What AMQP framing, routing key and properties of ours add to the body of a delivery, measured."""
 SIZE_SHARE: Final = 0.5
 """How much of a size each look replaces."""
 TRIP_FACTOR_MAX: Final = 2.0
@@ -253,7 +252,7 @@ class EdgeSampler:
         size = output.body_bytes
         if size is None:
             size = self._patterns.get(pattern, self._body_bytes)
-        return size + WIRE_OVERHEAD_BYTES
+        return size + wire_overhead_bytes(pattern)
 
     # The edge as a whole
 
@@ -264,7 +263,8 @@ class EdgeSampler:
             if rate <= 0.0:
                 continue
             size = sample.message_bytes
-            offered += rate * size
+            if sample.attached:  # what waits for one that is away asks nothing of the uplink
+                offered += rate * size
             # What came in once went to every queue of its pattern: one of them stands for all.
             if rate > streams.get(sample.pattern, (0.0, 0.0))[0]:
                 streams[sample.pattern] = (rate, size)

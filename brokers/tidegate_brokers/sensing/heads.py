@@ -19,10 +19,13 @@ from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
 from tidegate_protocol.messages import TOPICS_PER_PUBLISHER_MAX, Capacity, PublisherReport
 from tidegate_protocol.names import INGRESS_PREFIX, LINK_PREFIX, PUBLISH_EXCHANGE
 
-from .edges import ELAPSED_S_MIN, SIZE_SHARE, WIRE_OVERHEAD_BYTES
+from .edges import ELAPSED_S_MIN, SIZE_SHARE
 from .exposition import MESSAGE_BYTES, MESSAGES, Exposition
 from .queues import Differences
+from .wire import wire_overhead_bytes
 
+OVERHEAD_BYTES: Final = wire_overhead_bytes("#")
+"""Of a message whose topic is not known."""
 REPORT_AGE_MAX_S: Final = 3.0
 REPORTED_MAX: Final = 100_000
 """Publishers times topics that are remembered; what comes beyond is not named, but counted in the whole."""
@@ -56,7 +59,7 @@ class PublisherBook:
                 report.publisher,
                 count.topic,
                 count.messages / elapsed_s,
-                count.bytes / count.messages + WIRE_OVERHEAD_BYTES,
+                count.bytes / count.messages + wire_overhead_bytes(count.topic),
                 report.round_trip_us / 1e6,
             )
             kept[count.topic] = _Stream(sample, now_s + max(REPORT_AGE_MAX_S, 2.0 * elapsed_s))
@@ -107,7 +110,7 @@ class HeadSampler:
         mean = self._mean_bytes(publishers)
         messages_in = (sum(published.values()) + sum(forwarded.values())) / elapsed_s
         offered = sum(
-            count / elapsed_s * (self._link_bytes[queue] + WIRE_OVERHEAD_BYTES if queue in self._link_bytes else mean)
+            count / elapsed_s * (self._link_bytes[queue] + OVERHEAD_BYTES if queue in self._link_bytes else mean)
             for queue, count in enqueued.items()
         )
         broker = BrokerSample(
@@ -136,5 +139,5 @@ class HeadSampler:
         if messages > 0.0:
             return sum(stream.messages_per_s * stream.message_bytes for stream in publishers) / messages
         if self._link_bytes:
-            return sum(self._link_bytes.values()) / len(self._link_bytes) + WIRE_OVERHEAD_BYTES
-        return WIRE_OVERHEAD_BYTES
+            return sum(self._link_bytes.values()) / len(self._link_bytes) + OVERHEAD_BYTES
+        return OVERHEAD_BYTES

@@ -9,7 +9,7 @@ import pytest
 
 from tidegate_agents.machine import EdgeSampled
 from tidegate_agents.metrics import SubscriptionSample
-from tidegate_brokers.sensing.edges import WIRE_OVERHEAD_BYTES, EdgeSampler
+from tidegate_brokers.sensing.edges import EdgeSampler
 from tidegate_brokers.sensing.exposition import (
     ACKED,
     CONSUMERS,
@@ -25,10 +25,12 @@ from tidegate_brokers.sensing.exposition import (
 from tidegate_brokers.sensing.heads import REPORT_AGE_MAX_S, HeadSampler
 from tidegate_brokers.sensing.queues import Differences, Held
 from tidegate_brokers.sensing.trips import ProbedTrip, SubscriberTrip
+from tidegate_brokers.sensing.wire import wire_overhead_bytes
 from tidegate_protocol.messages import Capacity, PublisherReport, Subscription, TopicCount
 
 VHOST = "edge one"
 OUT = "out.siren.0"
+OVERHEAD_BYTES = wire_overhead_bytes("alert.#")
 
 
 def line(metric: str, labels: str, value: object) -> str:
@@ -278,11 +280,11 @@ def test_a_healthy_edge() -> None:
     assert found[OUT].enqueue_per_s == found[OUT].drain_per_s == pytest.approx(100.0)
     assert found[OUT].round_trip_s == pytest.approx(0.4)
     assert found[OUT].depth == pytest.approx(0.0, abs=1.0)
-    assert found[OUT].message_bytes == pytest.approx(400 + WIRE_OVERHEAD_BYTES)
+    assert found[OUT].message_bytes == pytest.approx(400 + OVERHEAD_BYTES)
     sample = edge.second()
     assert sample is not None
     assert sample.broker.messages_in_per_s == pytest.approx(100.0)
-    assert sample.broker.bytes_offered_per_s == pytest.approx(100.0 * (1000 + 2 * WIRE_OVERHEAD_BYTES))
+    assert sample.broker.bytes_offered_per_s == pytest.approx(100.0 * (1000 + 2 * OVERHEAD_BYTES))
     assert sample.head_round_trip_s == 0.1
 
 
@@ -316,7 +318,7 @@ def test_a_size_is_that_of_the_pattern_until_the_queue_has_one() -> None:
     edge.queues["out.siren.1"].unacked = 0.0
     sample = edge.second(sizes=False)
     assert sample is not None
-    assert [one.message_bytes for one in sample.subscriptions] == [400.0 + WIRE_OVERHEAD_BYTES] * 2
+    assert [one.message_bytes for one in sample.subscriptions] == [400.0 + OVERHEAD_BYTES] * 2
 
 
 def test_a_queue_in_migration_is_marked_and_teaches_no_round_trip() -> None:
@@ -391,12 +393,12 @@ def test_the_load_of_a_head_and_of_its_publishers() -> None:
     sample = sampler.taken(reader.read(head_text(200, 100, 2)), 2.0, {"head-2": 0.2})
     assert sample is not None
     assert sample.broker.messages_in_per_s == 150.0
-    assert sample.broker.bytes_in_per_s == pytest.approx(150.0 * (500 + WIRE_OVERHEAD_BYTES))
-    assert sample.broker.bytes_offered_per_s == pytest.approx(100.0 * (300 + WIRE_OVERHEAD_BYTES))
+    assert sample.broker.bytes_in_per_s == pytest.approx(150.0 * (500 + wire_overhead_bytes("alert.wave")))
+    assert sample.broker.bytes_offered_per_s == pytest.approx(100.0 * (300 + wire_overhead_bytes("#")))
     assert sample.neighbour_round_trip_s == {"head-2": 0.2}
     (stream,) = sample.publishers
     assert (stream.publisher, stream.topic, stream.messages_per_s) == ("buoy~1", "alert.wave", 100.0)
-    assert stream.message_bytes == 500 + WIRE_OVERHEAD_BYTES
+    assert stream.message_bytes == 500 + wire_overhead_bytes("alert.wave")
     assert stream.round_trip_s == 0.004
 
 
