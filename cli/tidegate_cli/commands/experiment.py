@@ -23,7 +23,7 @@ from tidegate_simulator.experiments.files import write_comparison, write_run
 from tidegate_simulator.experiments.result import EwsResult
 from tidegate_simulator.experiments.run import EwsRun, run_ews
 
-from ..console import err, json_option, out, print_json, progress
+from ..console import Report, err, json_option, out, print_json, progress
 from ..console import run as run_async
 from ..exit_codes import ExitCode
 from .scale import scale_command
@@ -177,12 +177,10 @@ def ews_burst(
     _prepare(folder)
     with progress(quiet=as_json) as report:
         if live:
-            from ..live.run import run_live
-
-            run = run_async(run_live(options, progress=report, persistent=persistent, sdk=_sdk_count(sdk)))
+            run, files = _run_live(options, folder, report, persistent=persistent, sdk=_sdk_count(sdk))
         else:
             run = run_ews(options, progress=lambda done, total: report("virtual seconds", done, total))
-    files = write_run(run, folder) if folder is not None else ()
+            files = write_run(run, folder) if folder is not None else ()
     if as_json:
         print_json(run.result.as_json())
     else:
@@ -238,6 +236,20 @@ def compare(
         _show_files(files)
     if comparison.claims_broken:
         sys.exit(ExitCode.FAILED)
+
+
+def _run_live(
+    options: ews.EwsOptions, folder: Path | None, report: Report, *, persistent: bool, sdk: int
+) -> tuple[EwsRun, tuple[Path, ...]]:
+    """On real RabbitMQ; what was asked for to be written is written."""
+    from ..live.files import write_live
+    from ..live.run import run_live
+
+    live = run_async(run_live(options, progress=report, persistent=persistent, sdk=sdk))
+    if folder is None:
+        return live.run, ()
+    files = write_run(live.run, folder)
+    return live.run, (*files, *write_live(live.course, live.run.recorder, live.run.result, folder))
 
 
 def _sdk_count(text: str) -> int:
@@ -306,6 +318,7 @@ def _lines(result: EwsResult) -> list[tuple[str, str]]:
         ("backlog cleared", at(result.backlog_cleared_s)),
         ("control messages", f"{result.control_messages:,} ({result.control_overhead:.2%} of all)"),
         ("wall time", f"{result.wall_s:.1f} s"),
+        *[(name.replace("_", " "), f"{value:g}") for name, value in result.harness.items()],
     ]
 
 

@@ -41,6 +41,14 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class LiveRun:
+    """One run on a real cluster: what any run has, and everything that was written down."""
+
+    run: EwsRun
+    course: Course
+
+
+@dataclass(frozen=True, slots=True)
 class _Told:
     """What the workers say at the end, all together."""
 
@@ -55,7 +63,7 @@ class _Told:
 
 async def run_live(
     options: EwsOptions, *, progress: Progress | None = None, persistent: bool = False, sdk: int = 0
-) -> EwsRun:
+) -> LiveRun:
     """Run the experiment once; of publishers and of subscribers, `sdk` each are those of the SDK."""
     began = time.perf_counter()
     report = progress or (lambda step, done, total: None)
@@ -98,7 +106,8 @@ async def run_live(
     machine = use(before, after, options.duration_s + LEAD_S)
     expected = sum(wanted.publishers[row.publisher].message_bytes for row in course.deliveries)
     wire_share = sent / expected if expected else 0.0
-    return _summed_up(options, course, told, machine, wire_share, time.perf_counter() - began)
+    run = _summed_up(options, course, told, machine, wire_share, time.perf_counter() - began)
+    return LiveRun(run, course)
 
 
 def _tasks(

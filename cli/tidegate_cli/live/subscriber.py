@@ -276,7 +276,7 @@ class LeanSubscriber:
         address = Address.parse(order.place.url, self._head)
         methods: tuple[base.Frame, ...] = (
             commands.Basic.Qos(prefetch_count=order.prefetch),
-            commands.Basic.Consume(queue=order.place.queue, consumer_tag=CONSUMER_TAG),
+            commands.Basic.Consume(queue=order.place.queue, consumer_tag=CONSUMER_TAG, exclusive=True),
         )
         task = asyncio.ensure_future(attachment.connection.connect(address, self.name, *methods))
         self._opening.add(task)
