@@ -29,6 +29,11 @@ Watched = tuple[str, str]
 """Neighbour and key."""
 
 
+def fence_queue(key: str) -> str:
+    """The queue that waits for the fence with this key. pamqp lets no queue's name have a tilde, which moves have."""
+    return FENCE_PREFIX + key.replace("~", ":")
+
+
 @dataclass(slots=True)
 class FenceWatch:
     """All fences that are watched for."""
@@ -44,7 +49,7 @@ class FenceWatch:
     async def unwatch(self, channel: AbstractChannel, neighbour: str, key: str) -> None:
         """End a watch; one that is over is fine."""
         self.watched.pop((neighbour, key), None)
-        await channel.queue_delete(FENCE_PREFIX + key)
+        await channel.queue_delete(fence_queue(key))
 
     async def assert_all(self, channel: AbstractChannel) -> None:
         """Consume again what a lost connection has ended."""
@@ -56,7 +61,7 @@ class FenceWatch:
         if consuming is not None and not consuming.is_closed:
             return
         neighbour, key = watched
-        queue = FENCE_PREFIX + key
+        queue = fence_queue(key)
         own = await channel.connection.channel(publisher_confirms=False)
         await own.queue_declare(queue, durable=True, arguments=ARGUMENTS)
         await own.queue_bind(queue, ingress_exchange(neighbour), key)
@@ -68,5 +73,5 @@ class FenceWatch:
             return  # it comes twice when a shovel sends again
         del self.watched[watched]
         self.arrived(watched[1])
-        await own.queue_delete(FENCE_PREFIX + watched[1], nowait=True)
+        await own.queue_delete(fence_queue(watched[1]), nowait=True)
         await own.close()
