@@ -3,7 +3,8 @@
     python -m tests.system.audience URL DIRECTORY NAME:PATTERN:DEADLINE […]
 
 One subscriber per argument, each with a file of its name: a line `# run` at each start of the process, then one line
-per message handed to the application, its id. A head that can't be reached is tried again. Ends on SIGTERM.
+per message handed to the application, its id, with a star if it was collected from an edge that had been away.
+A head that can't be reached is tried again. Ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from tests.system.load import orphaned
 from tidegate import AsyncSubscriber, AsyncSubscription, TidegateError
 
 RETRY_S = 0.5
@@ -45,7 +47,7 @@ async def subscribed(url: str, name: str, pattern: str, deadline: float) -> tupl
 
 async def take(subscription: AsyncSubscription, book: IO[str]) -> None:
     async for message in subscription:
-        book.write(f"{message.id}\n")
+        book.write(f"{message.id}{'*' if message.collected else ''}\n")
         await message.ack()
 
 
@@ -53,6 +55,8 @@ async def main(url: str, directory: Path, arguments: list[str]) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    watch = asyncio.create_task(orphaned())
+    watch.add_done_callback(lambda _: task.cancel())
     with contextlib.suppress(asyncio.CancelledError):
         async with asyncio.TaskGroup() as group:
             for argument in arguments:

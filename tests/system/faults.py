@@ -153,10 +153,13 @@ class Fault:
 
     @property
     def keeps_order(self) -> bool:
-        """A queue that is out of reach for long is collected from later, out of order: late is better than lost. And
-        a new process of a killed client may get again, from the new queue, what the old process was handed.
-        """
-        return not self.name.startswith(("cut", "node", "kill-client"))
+        """A new process of a killed client may get again, from the new queue, what the old process was handed."""
+        return self.name != "kill-client"
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether every broker needs a RabbitMQ of its own."""
+        return self.name.startswith("node")
 
     async def strike(self, arena: Arena, roles: Roles) -> None:
         """The fault itself."""

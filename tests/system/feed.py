@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tests.system.load import orphaned
 from tidegate import AsyncPublisher, AsyncReceipt, NotConfirmed
 
 
@@ -62,6 +63,8 @@ async def main(url: str, directory: Path, arguments: list[str]) -> None:
     loop.add_signal_handler(signal.SIGTERM, pace.stop.set)
     loop.add_signal_handler(signal.SIGUSR1, pace.set_burst, True)
     loop.add_signal_handler(signal.SIGUSR2, pace.set_burst, False)
+    watch = asyncio.create_task(orphaned())
+    watch.add_done_callback(lambda _: pace.stop.set())
     async with asyncio.TaskGroup() as group:
         for argument in arguments:
             group.create_task(feed(url, directory, argument, pace))

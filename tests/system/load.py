@@ -6,6 +6,8 @@ middle of one; an id in a publisher's book was confirmed by RabbitMQ; an id in a
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +18,15 @@ from pathlib import Path
 from tidegate_protocol.ids import MessageId
 
 LOG_TAIL_BYTES = 3_000
+PARENT_CHECK_S = 1.0
 STOP_TIMEOUT_S = 60
+
+
+async def orphaned() -> None:
+    """Return when the process that started this one is gone: nobody else would ever end it."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await asyncio.sleep(PARENT_CHECK_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +96,15 @@ class Handed:
                 continue
             self._note(line)
 
-    def _note(self, identity: str) -> None:
+    def _note(self, line: str) -> None:
+        identity = line.rstrip("*")
         parsed = MessageId.parse(identity)
         assert parsed is not None, identity
         if identity in self._in_this_run:
             self.doubled.append(identity)
         stream = (parsed.publisher, parsed.topic)
-        if parsed.sequence <= self._last.get(stream, -1):
+        # What waited on an edge that was away comes late and out of order, but is not lost.
+        if parsed.sequence <= self._last.get(stream, -1) and not line.endswith("*"):
             self.disordered.append(f"{identity} after {self._last[stream]}")
         self._last[stream] = max(parsed.sequence, self._last.get(stream, -1))
         self._in_this_run.add(identity)
