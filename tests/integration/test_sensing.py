@@ -130,6 +130,21 @@ async def fast_subscribers(cluster: EmbeddedCluster, deadline_s: float) -> Async
         yield
 
 
+async def subscribe(client: RawClient, name: str) -> str:
+    """Have a queue for this subscriber; a cluster on a busy machine may want to be asked again."""
+    request = SubscribeRequest(subscriber=name, pattern="wave.#", deadline_us=3_600_000_000, expires_s=600)
+    queue = ""
+
+    async def granted() -> bool:
+        nonlocal queue
+        answer = await client.ask(request)
+        queue = answer.queue if isinstance(answer, SubscribeReply) else ""
+        return bool(queue)
+
+    await eventually(granted, f"{name} is given a queue")
+    return queue
+
+
 @asynccontextmanager
 async def raw_subscriptions(cluster: EmbeddedCluster) -> AsyncIterator[tuple[str, str]]:
     """The queues of a subscriber that takes `SLOW_PER_S` and of one that never comes."""
@@ -139,12 +154,7 @@ async def raw_subscriptions(cluster: EmbeddedCluster) -> AsyncIterator[tuple[str
     try:
         client = RawClient(await connection.channel())
         await client.open()
-        queues = []
-        for name in ("slow", "away"):
-            request = SubscribeRequest(subscriber=name, pattern="wave.#", deadline_us=3_600_000_000, expires_s=600)
-            answer = await client.ask(request)
-            assert isinstance(answer, SubscribeReply), answer
-            queues.append(answer.queue)
+        queues = [await subscribe(client, name) for name in ("slow", "away")]
         channel = await edge.channel()
         await channel.set_qos(prefetch_count=1)
 
