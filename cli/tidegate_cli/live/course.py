@@ -60,6 +60,8 @@ def recorded(course: Course) -> Recorder:
     recorder = Recorder()
     scenario = course.scenario
     recorder.begin(scenario)
+    for place in sorted(course.places, key=lambda one: one.at_us):
+        recorder.granted(place.subscriber, course.seconds(place.at_us))
     streams = [stream_of(spec) for spec in scenario.publishers]
     for publication in course.publications:
         spec = scenario.publishers[publication.publisher]

@@ -6,7 +6,8 @@ wrote down (`begin`, `published`, `delivered`, `moved_one`, `end`). What always 
 - a delivery is judged when it comes, against what was published: in order, late, a repetition. Nothing relies on what
   a client machine says of itself;
 - what is lost is known only at the end: whatever follows the first message a subscriber got of a publisher and did not
-  come; and, where nothing at all came, whatever was published once it had had `GRACE_S` to register;
+  come; and, where nothing at all came, whatever was published once it had had `GRACE_S` to register. Where it is known
+  when its route was granted, whatever was published from then on and did not come;
 - samples and control messages count while publishers publish; after that only what still waits is awaited;
 - thresholds are those the agents used, read after they judged the sample, not computed a second time.
 """
@@ -134,6 +135,7 @@ class Recorder(Observer):
         self.moved: list[Moved] = []
         self._pattern: dict[str, str] = {}
         self._joins_s: dict[str, float] = {}
+        self._granted_s: dict[str, float] = {}
         self._streams: dict[str, dict[str, _Stream]] = {}
         self._published: dict[str, array[float]] = {}
         self._world: World | None = None
@@ -155,6 +157,10 @@ class Recorder(Observer):
             self._pattern[subscriber.name] = subscriber.pattern
             self._joins_s[subscriber.name] = subscriber.joins_s
             self._streams[subscriber.name] = {}
+
+    def granted(self, subscriber: str, now: float) -> None:
+        """The subscriber was told that its route is live: from now on it is owed everything, where that is known."""
+        self._granted_s.setdefault(subscriber, now)
 
     def published(self, publisher: str, topic: str, message_id: str, now: float) -> None:
         stream = message_id.rpartition(":")[0]
@@ -245,6 +251,12 @@ class Recorder(Observer):
 
     def _lost(self, subscriber: str, seen: _Stream | None, stream: str) -> int:
         times = self._published[stream]
+        granted_s = self._granted_s.get(subscriber)
+        if granted_s is not None:
+            owed = bisect_left(times, granted_s)
+            if seen is None:
+                return len(times) - owed
+            return max(seen.first - owed, 0) + len(times) - seen.following + len(seen.missing)
         if seen is None:
             return len(times) - bisect_left(times, self._joins_s[subscriber] + GRACE_S)
         return len(times) - seen.following + len(seen.missing)

@@ -151,6 +151,17 @@ def test_a_loss_is_seen() -> None:
     assert recorded(course).lost == 1
 
 
+def test_a_subscriber_is_owed_everything_from_its_grant_on() -> None:
+    course = course_of([0.31] * 6)
+    del course.deliveries[:2]
+    assert recorded(course).lost == 2, "the first that came is the third that was published after the grant"
+    course.places[0] = replace(course.places[0], at_us=BEGAN_US + 8_500_000)
+    course = replace(course, _where={})
+    assert recorded(course).lost == 0, "granted between the second and the third"
+    course = replace(course, deliveries=[], _where={})
+    assert recorded(course).lost == 4
+
+
 def test_moves_belong_to_their_session(tmp_path: Path) -> None:
     lines = [
         {"time": "2025-07-20T08:26:52.500Z", "message": "no decision"},
