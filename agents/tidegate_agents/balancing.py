@@ -13,7 +13,8 @@ What always holds:
   went away, starts over;
 - what is moved is chosen on the figures of the moment at which the candidates' loads came in, not on older ones;
 - if the cluster has no room, the same session asks for candidates of other clusters, once; then, as a last resort,
-  for those of the cluster that are busy but not overloaded.
+  for those of the cluster that are busy but not overloaded; where these don't suffice and it is urgent, also for those
+  that take part in another session just now, or did a moment ago.
 
 Which load is too much, and who goes where, is the policy's decision; who is moved when, the head's.
 """
@@ -84,6 +85,8 @@ class _Session:
     """What waits for an answer, to be sent again if none comes."""
     request_id: str | None = None
     attempts: int = 0
+    patient: bool = False
+    """Whether candidates in other sessions are waited for, and those that stabilize taken."""
     selection: Selection | None = None
 
 
@@ -231,6 +234,7 @@ class EdgeBalancing:
             candidates=trigger.fallbacks if trigger.last_resort else () if session.remote else trigger.candidates,
             remote=session.remote and not trigger.last_resort,
             last_resort=trigger.last_resort,
+            patient=session.patient,
         )
 
     def _send(self) -> None:
@@ -279,8 +283,12 @@ class EdgeBalancing:
         resting = frozenset(message.resting)
         selection = self._policy.select(view, session.trigger, ranked, resting=resting, session=session.id)
         numbers = {"candidates": float(len(message.candidates)), "resting": float(len(resting)), **selection.numbers}
-        if not selection.moves and not selection.relieved and self._widen(session):
+        wider = not selection.moves and not selection.relieved and self._widen(session)
+        if wider or self._waits_for_others(session, message, selection):
             kind = "session-last-resort" if session.trigger.last_resort else "session-remote"
+            if session.patient:
+                kind = "session-waits"
+                numbers["occupied"] = float(len(message.occupied))
             self._decide(kind, selection.reason, numbers, selection.rejected)
             session.attempts = 0
             session.message = self._request(session)
@@ -307,6 +315,18 @@ class EdgeBalancing:
             session.trigger = replace(trigger, last_resort=True)
         else:
             return False
+        return True
+
+    def _waits_for_others(self, session: _Session, message: BalanceCandidates, selection: Selection) -> bool:
+        """Whether brokers that are in another session, or stabilize, are to be asked all the same.
+
+        What does not suffice is followed by the time in which both sides stabilize, and a deadline would be missed in
+        it. Otherwise it is better to wait until everything shows: estimates made in the middle of a change err.
+        """
+        urgent = session.trigger.urgent and session.trigger.last_resort
+        if session.patient or not urgent or selection.relieved or not message.occupied:
+            return False
+        session.patient = True
         return True
 
     def _accepted(self, session: _Session, message: BalanceAccepted) -> None:

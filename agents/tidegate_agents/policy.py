@@ -147,6 +147,8 @@ class Trigger:
     """Whom to ask as a last resort: brokers that are not LOW but not overloaded either. Empty: there is none."""
     last_resort: bool = False
     """Whether that point has been reached."""
+    urgent: bool = False
+    """Whether a deadline would be missed before another session could help."""
 
 
 @dataclass(frozen=True, slots=True)

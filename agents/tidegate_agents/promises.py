@@ -1,8 +1,10 @@
 """Load promised to brokers by migrations that run, or have ended so recently that no sample can show it yet.
 
 What always holds: a promise counts from the moment a move is decided until it is dropped (the move came to nothing)
-or until some time after it was kept; nothing is subtracted for what may be visible already, so that a target looks
-fuller than it is rather than emptier. Knows no migration; a promise has a key. Time is an argument.
+or until some time after it was kept. Nothing is subtracted for what of it may be visible already, so that a target
+looks fuller than it is rather than emptier; only where it is known how loaded the target was before (`stood`), a
+promise that was kept counts on top of that, not on top of what shows of itself. Knows no migration; a promise has a
+key. Time is an argument.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class Promises:
     def __init__(self) -> None:
         self._promises: dict[str, _Promise] = {}
         self._by_broker: dict[str, set[str]] = {}
+        self._stood: dict[str, BrokerLoad] = {}
+        """How loaded brokers were before the first of their promises."""
 
     def __len__(self) -> int:
         return len(self._promises)
@@ -35,6 +39,14 @@ class Promises:
         self.drop(key)
         self._promises[key] = _Promise(broker, load)
         self._by_broker.setdefault(broker, set()).add(key)
+
+    def promised(self, broker: str) -> bool:
+        return broker in self._by_broker
+
+    def stood(self, load: BrokerLoad) -> None:
+        """This is what a broker carried before anything that is promised to it now."""
+        if load.broker in self._by_broker:
+            self._stood[load.broker] = load
 
     def keep(self, key: str, until_s: float) -> None:
         """The load is there; it shows in the samples from `until_s` on."""
@@ -49,6 +61,7 @@ class Promises:
             keys.discard(key)
             if not keys:
                 del self._by_broker[promise.broker]
+                self._stood.pop(promise.broker, None)
 
     def expire(self, now: float) -> None:
         """Forget the promises that samples show by now."""
@@ -59,14 +72,25 @@ class Promises:
     def added_to(self, load: BrokerLoad, now: float) -> BrokerLoad:
         """The load of a broker with all that it was promised."""
         self.expire(now)
-        promised = [self._promises[key].load for key in sorted(self._by_broker.get(load.broker, ()))]
+        promised = [self._promises[key] for key in sorted(self._by_broker.get(load.broker, ()))]
         if not promised:
             return load
+        stood = self._stood.get(load.broker)
+
+        def total(field: str, added: str) -> float:
+            told: float = getattr(load, field)
+            coming: float = sum(getattr(promise.load, added) for promise in promised if promise.until_s is None)
+            there: float = sum(getattr(promise.load, added) for promise in promised if promise.until_s is not None)
+            if stood is None:
+                return told + there + coming
+            before: float = getattr(stood, field)
+            return max(told, min(told, before) + there) + coming
+
         return load.model_copy(
             update={
-                "bytes_in_per_s": load.bytes_in_per_s + sum(move.bytes_in_per_s for move in promised),
-                "bytes_offered_per_s": load.bytes_offered_per_s + sum(move.bytes_out_per_s for move in promised),
-                "messages_in_per_s": load.messages_in_per_s + sum(move.messages_in_per_s for move in promised),
+                "bytes_in_per_s": total("bytes_in_per_s", "bytes_in_per_s"),
+                "bytes_offered_per_s": total("bytes_offered_per_s", "bytes_out_per_s"),
+                "messages_in_per_s": total("messages_in_per_s", "messages_in_per_s"),
             }
         )
 
@@ -74,3 +98,4 @@ class Promises:
         """Raise AssertionError if the index disagrees with the promises."""
         indexed = {(broker, key) for broker, keys in self._by_broker.items() for key in keys}
         assert indexed == {(promise.broker, key) for key, promise in self._promises.items()}
+        assert self._stood.keys() <= self._by_broker.keys()

@@ -79,6 +79,8 @@ class _Session:
     remote_due: bool = False
     loads: dict[str, BrokerLoad] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
+    occupied: set[str] = field(default_factory=set)
+    """Whom the source asked for as a last resort, and who is busy; if it is patient, whom it waits for."""
     remote: tuple[Candidate, ...] = ()
     offered: BalanceCandidates | None = None
     brokers: set[str] = field(default_factory=set)
@@ -124,10 +126,16 @@ class Sessions:
         """From now on other clusters can be asked for help."""
         self._remote = remote
 
-    def busy(self, edge: str) -> str | None:
-        """Why this edge can't be part of a session now; None if it can."""
+    def busy(self, edge: str, *, urgent: bool = False) -> str | None:
+        """Why this edge can't be part of a session now; None if it can.
+
+        If it is urgent an edge that stabilizes can: what it was given counts by the promises, and waiting until it
+        shows would cost a deadline.
+        """
         if edge in self._by_broker:
             return f"in session {self._by_broker[edge]}"
+        if urgent:
+            return None
         if self._resting_until_s.get(edge, 0.0) > self._context.now:
             return "stabilizing after a session"
         return None
@@ -141,6 +149,7 @@ class Sessions:
         if self._by_broker.get(edge) == session:
             del self._by_broker[edge]
             self._rest(edge)
+            self._serve_patient()
 
     def _rest(self, edge: str) -> None:
         self._resting_until_s[edge] = self._context.now + self._context.config.balancing.stabilizing_min_s
@@ -171,6 +180,7 @@ class Sessions:
     def _requested_again(self, session: _Session, message: BalanceRequest, reply_to: ReplyAddress | None) -> None:
         before = session.request
         wider = message.last_resort > before.last_resort or (message.remote > before.remote and not before.last_resort)
+        wider |= message.patient > before.patient
         if session.phase is Phase.PLANNING and wider:
             self._release_candidates(session, keep=set())
             session.request, session.phase, session.offered = message, Phase.ASKING, None
@@ -213,15 +223,15 @@ class Sessions:
         if reply_to is not None:
             session.replies.append(reply_to)
         self._join(session, session.source)
-        session.loads, session.rejected, session.remote = {}, {}, ()
+        session.loads, session.rejected, session.remote, session.occupied = {}, {}, (), set()
         for name in sorted(set(request.candidates) - {session.source}):
-            why_not = self._edges.unfit(name, "") or self.busy(name)
-            if why_not is not None:
-                session.rejected[name] = why_not
+            unfit, busy = self._edges.unfit(name, ""), self.busy(name, urgent=request.patient)
+            if unfit is not None or busy is not None:
+                session.rejected[name] = unfit or busy or ""
+                if unfit is None and request.last_resort:
+                    session.occupied.add(name)
                 continue
-            self._join(session, name)
-            message = LoadRequest(session=session.id)
-            session.asked[name] = context.request(name, message, LOAD_PART, f"{session.id} {name}")
+            self._ask_load(session, name)
         wait_s = balancing.load_reply_timeout_s
         if request.remote and self._remote is not None:
             session.remote_due = True
@@ -230,6 +240,23 @@ class Sessions:
         if session.remote_due and self._remote is not None:
             self._remote.ask(session.id, request)
         self._offer_if_complete(session)
+
+    def _ask_load(self, session: _Session, edge: str) -> None:
+        self._join(session, edge)
+        message = LoadRequest(session=session.id)
+        session.asked[edge] = self._context.request(edge, message, LOAD_PART, f"{session.id} {edge}")
+
+    def _serve_patient(self) -> None:
+        """Brokers have left a session: whoever waits for one of them may have it now, the oldest first."""
+        for session in list(self._sessions.values()):
+            if session.phase is not Phase.ASKING or not session.request.patient:
+                continue
+            for edge in sorted(session.occupied - self._by_broker.keys()):
+                session.occupied.discard(edge)
+                if self._edges.unfit(edge, "") is None:
+                    del session.rejected[edge]
+                    self._ask_load(session, edge)
+            self._offer_if_complete(session)
 
     def _join(self, session: _Session, edge: str) -> None:
         session.brokers.add(edge)
@@ -248,14 +275,17 @@ class Sessions:
             return
         if not isinstance(message, LoadReply) or message.load.broker != edge:
             session.rejected[edge] = f"answered with {message.kind}"
-        elif message.load.busy:
+        elif message.load.busy and not session.request.patient:
             session.rejected[edge] = "busy with a session"
+            if session.request.last_resort:
+                session.occupied.add(edge)
         elif message.load.state is not LoadState.LOW and not (
             session.request.last_resort and message.load.state is LoadState.HIGH
         ):
             session.rejected[edge] = f"its load is {message.load.state}"
         else:
-            session.loads[edge] = message.load
+            # We lead the sessions here and know that it is in none: at most it stabilizes.
+            session.loads[edge] = message.load.model_copy(update={"busy": False})
         self._offer_if_complete(session)
 
     def _load_undeliverable(self, subject: str) -> None:
@@ -274,7 +304,8 @@ class Sessions:
             self._offer_if_complete(found)
 
     def _offer_if_complete(self, session: _Session) -> None:
-        if session.phase is Phase.ASKING and not session.asked and not session.remote_due:
+        waits = session.remote_due or (session.request.patient and session.occupied)
+        if session.phase is Phase.ASKING and not session.asked and not waits:
             self._offer(session)
 
     def _offer(self, session: _Session) -> None:
@@ -299,7 +330,10 @@ class Sessions:
             candidates.append(remote.model_copy(update={"load": load}))
         offered = candidates[:CANDIDATES_MAX]
         session.offered = BalanceCandidates(
-            session=session.id, candidates=tuple(offered), resting=self.resting(session.source)
+            session=session.id,
+            candidates=tuple(offered),
+            resting=self.resting(session.source),
+            occupied=tuple(sorted(session.occupied)[:CANDIDATES_MAX]),
         )
         session.phase = Phase.PLANNING
         for reply_to in session.replies:
@@ -347,6 +381,7 @@ class Sessions:
         session.phase = Phase.MOVING
         refused: dict[str, str] = {}
         targets: set[str] = set()
+        unpromised = [edge for edge in sorted(session.loads) if not context.promises.promised(edge)]
         for move in message.moves:
             why_not = self._begin(session, move, heads)
             if why_not is None:
@@ -354,6 +389,8 @@ class Sessions:
             else:
                 refused[f"{move.subscriber}.{move.number} to {move.target}"] = why_not
         session.accepted = len(session.left)
+        for edge in unpromised:
+            context.promises.stood(session.loads[edge])
         self._release_candidates(session, keep=targets)
         numbers = {"moves": float(session.accepted), "refused": float(len(refused))}
         reason = message.reason or "the source has a plan"
@@ -438,6 +475,7 @@ class Sessions:
         numbers = {"moved": float(session.moved), "failed": float(session.failed)}
         numbers["seconds"] = context.now - session.started_s
         context.decide(Decision("session-ended", session.source, why, numbers, session=session.id))
+        self._serve_patient()
 
     def _notify(self, session: _Session, phase: SessionPhase) -> None:
         notice = SessionNotice(

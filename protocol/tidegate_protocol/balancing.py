@@ -104,6 +104,8 @@ class BalanceRequest(Message):
     """Whether the cluster has no room and other clusters are asked for."""
     last_resort: bool = False
     """Whether candidates will do that are HIGH: nobody stays LOW, and a deadline would be missed otherwise."""
+    patient: bool = False
+    """As a last resort: whether to wait a moment for candidates in other sessions, and take those that stabilize."""
 
 
 class LoadRequest(Message):
@@ -135,6 +137,8 @@ class BalanceCandidates(Message):
     candidates: Annotated[tuple[Candidate, ...], Field(max_length=CANDIDATES_MAX)] = ()
     resting: tuple[Id, ...] = ()
     """Queues on the source whose subscription was moved too recently to be moved again."""
+    occupied: Annotated[tuple[Name, ...], Field(max_length=CANDIDATES_MAX)] = ()
+    """As a last resort: brokers asked for that are in another session, or stabilize after one."""
 
 
 class PlannedMove(Part):

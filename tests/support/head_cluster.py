@@ -149,8 +149,16 @@ class Cluster(Driver):
 
     # What the source of a session does
 
-    def balance(self, session: str, *candidates: str, source: str = "e1", remote: bool = False) -> ControlMessage:
-        """Ask for help; returns the answer."""
+    def balance(
+        self,
+        session: str,
+        *candidates: str,
+        source: str = "e1",
+        remote: bool = False,
+        last_resort: bool = False,
+        patient: bool = False,
+    ) -> ControlMessage:
+        """Ask for help; returns the answer, or the last one before if there is none yet."""
         request = BalanceRequest(
             session=session,
             edge=source,
@@ -159,6 +167,8 @@ class Cluster(Driver):
             patterns=("a", "b"),
             candidates=candidates,
             remote=remote,
+            last_resort=last_resort,
+            patient=patient,
         )
         self.ask(request)
         return self.replies[-1]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +30,7 @@ from ..placement import EdgeView, ExpectedLoad, Placement, place
 from ..policy import LoadView, Selection, Trigger, is_necessary, sample_of
 from ..selecting import Selecting
 from ..states import THRESHOLDS, Limits, LoadState
+from ..threshold import ThresholdKind
 
 NOTHING_HELPS: Final = "no move would be an improvement"
 
@@ -67,6 +69,7 @@ class PeerWdPolicy:
             {"value": finding.value, "threshold": finding.threshold, "bundles": float(len(patterns))},
             rejected,
             high_brokers(view) if metric is Metric.QUEUE_DEPTH else (),
+            urgent=metric is Metric.QUEUE_DEPTH and is_urgent(view),
         )
 
     def rank(self, trigger: Trigger, candidates: Iterable[Candidate], *, session: str = "") -> tuple[Candidate, ...]:
@@ -159,6 +162,17 @@ def deadline_in_danger(view: LoadView) -> bool:
         for queue in view.queues
         if queue.name in past
     )
+
+
+def is_urgent(view: LoadView) -> bool:
+    """Whether a deadline would be missed before a session after the next sample could help.
+
+    That is what the projected threshold asks, whichever is used. The paper's is often passed long before.
+    """
+    rule = replace(view.rule, kind=ThresholdKind.PROJECTED)
+    past = view.assessment.overloaded_queues
+    thresholds = ((queue.depth, rule.of(queue)) for queue in view.queues if queue.name in past)
+    return any(threshold is not None and depth > threshold for depth, threshold in thresholds)
 
 
 def high_brokers(view: LoadView) -> tuple[str, ...]:

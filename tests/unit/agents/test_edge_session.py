@@ -227,6 +227,25 @@ def test_as_a_last_resort_a_busy_edge_is_filled_up_but_not_overloaded() -> None:
     assert any("would be overloaded" in why for what, why in planned.rejected.items() if what.endswith("to full"))
 
 
+@pytest.mark.parametrize("kind", list(ThresholdKind))
+def test_brokers_that_are_in_another_session_are_waited_for_once_if_it_is_urgent(kind: ThresholdKind) -> None:
+    driver, actions = until_requested(replace(AT_ONCE, threshold=kind))
+    last = no_candidates(driver, no_candidates(driver, driver.request(actions)))
+    assert not last[1].patient
+    occupied = b.BalanceCandidates(session=last[1].session, occupied=("b0",))
+    actions = driver.give(ReplyReceived(last[0], occupied))
+    if kind is ThresholdKind.PAPER:
+        # The paper's threshold is passed long before a deadline is in danger.
+        assert not sent(actions, b.BalanceRequest)
+        assert driver.decisions("session-empty")
+        return
+    patient = driver.request(actions)
+    assert patient[1] == last[1].model_copy(update={"patient": True})
+    actions = driver.give(ReplyReceived(patient[0], occupied))
+    assert not sent(actions, b.BalanceRequest)
+    assert sent(actions, b.BalancePlan)
+
+
 def remote_plan(
     driver: EdgeDriver, actions: list[Action], far: b.Candidate, resting: tuple[str, ...] = ()
 ) -> tuple[str, b.BalancePlan]:

@@ -162,6 +162,70 @@ def test_promises_of_running_migrations_count_as_present_and_for_a_while_after()
     assert context.promises.added_to(load("e2"), cluster.now + 2.0).bytes_offered_per_s == 0.0
 
 
+def test_a_promise_that_was_kept_does_not_count_on_top_of_itself() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.loads["e2"] = load("e2", offered=100.0)
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    promises = cluster.agent._context.promises
+
+    def seen(told: float) -> float:
+        return promises.added_to(load("e2", offered=told), cluster.now).bytes_offered_per_s
+
+    assert seen(104.0) == 114.0, "as long as it is on its way, nothing of it is taken to show"
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    assert [seen(told) for told in (90.0, 100.0, 104.0, 110.0, 120.0)] == [100.0, 110.0, 110.0, 110.0, 120.0]
+
+
+def answered(cluster: Cluster, session: str) -> list[ControlMessage]:
+    return [m for m in cluster.replies if isinstance(m, BalanceCandidates) and m.session == session]
+
+
+def test_whoever_is_patient_gets_a_candidate_as_soon_as_it_has_left_another_session() -> None:
+    """Two edges were overrun at the same moment and needed the same helper; the second had to wait far too long."""
+    cluster = Cluster("e1", "e2", "e3", "e4")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    cluster.loads["e4"] = load("e4", LoadState.HIGH)
+    answer = cluster.balance("e3~1~1", "e2", "e4", source="e3", last_resort=True)
+    assert offered(answer) == ["e4"]
+    assert isinstance(answer, BalanceCandidates)
+    assert answer.occupied == ("e2",)
+    cluster.balance("e3~1~1", "e2", "e4", source="e3", last_resort=True, patient=True)
+    assert len(answered(cluster, "e3~1~1")) == 1
+    # Its target stabilizes from now on, and is taken all the same.
+    cluster.loads["e2"] = load("e2").model_copy(update={"busy": True})
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    answer = answered(cluster, "e3~1~1")[-1]
+    assert offered(answer) == ["e2", "e4"]
+    assert isinstance(answer, BalanceCandidates)
+    assert not answer.occupied
+    assert not any(candidate.load.busy for candidate in answer.candidates)
+
+
+def test_patience_has_an_end() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    cluster.balance("e3~1~1", "e2", source="e3", last_resort=True, patient=True)
+    assert not answered(cluster, "e3~1~1")
+    cluster.fire("session e3~1~1", 2.0)
+    (answer,) = answered(cluster, "e3~1~1")
+    assert offered(answer) == []
+
+
+def test_who_is_not_patient_gets_nobody_that_stabilizes() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    begin_move(cluster, "s")
+    cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
+    answer = cluster.balance("e3~1~1", "e2", source="e3", last_resort=True)
+    assert offered(answer) == []
+    assert isinstance(answer, BalanceCandidates)
+    assert answer.occupied == ("e2",)
+    assert offered(cluster.balance("e3~1~1", "e2", source="e3", last_resort=True, patient=True)) == ["e2"]
+
+
 def test_a_promise_that_comes_to_nothing_is_dropped_at_once() -> None:
     cluster = Cluster("e1", "e2", "e3")
     cluster.grant("s")

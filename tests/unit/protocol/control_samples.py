@@ -124,10 +124,13 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         candidates=("edge-2",),
         remote=True,
         last_resort=True,
+        patient=True,
     ),
     b.LoadRequest(session="edge-1~5~1"),
     b.LoadReply(session="edge-1~5~1", load=LOAD),
-    b.BalanceCandidates(session="edge-1~5~1", candidates=(CANDIDATE,), resting=("out.siren-8.0",)),
+    b.BalanceCandidates(
+        session="edge-1~5~1", candidates=(CANDIDATE,), resting=("out.siren-8.0",), occupied=("edge-3",)
+    ),
     b.BalancePlan(session="edge-1~5~1", edge="edge-1", moves=(MOVE,), reason="out of overload"),
     b.BalanceAccepted(session="edge-1~5~1", moves=1),
     b.SessionNotice(
