@@ -38,7 +38,8 @@ def _title(reply: OverviewReply) -> Text:
     text.append(", head ")
     text.append(reply.head, style="bold")
     publishers = "1 publisher" if reply.publishers == 1 else f"{reply.publishers} publishers"
-    text.append(f" (Tidegate {reply.version}), {publishers}, policy {reply.policy}, balancing ")
+    version = f" (Tidegate {reply.version})" if reply.version else ""
+    text.append(f"{version}, {publishers}, policy {reply.policy}, balancing ")
     text.append("PAUSED", style="bold yellow") if reply.paused else text.append("on")
     return text
 

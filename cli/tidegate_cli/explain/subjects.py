@@ -22,7 +22,19 @@ from tidegate_protocol.operations import (
 
 from . import session as sessions
 from .facts import moves_in
-from .words import amount, because, counted, listed, messages, percent, seconds, sentence, subscription, when
+from .words import (
+    amount,
+    because,
+    could_not_help,
+    counted,
+    listed,
+    messages,
+    percent,
+    seconds,
+    sentence,
+    subscription,
+    when,
+)
 
 STATES: Final = {
     LoadState.LOW: "LOW: it has room",
@@ -134,9 +146,8 @@ def _refusals(reply: ExplainReply, now: datetime | None) -> list[str]:
     said = []
     for told in reply.decisions:
         if reply.about in told.rejected and told.decision.startswith(("session-", "remote-")):
-            said.append(
-                f"{when(told.ago_us, now)} it could not help {told.subject}: {because(told.rejected[reply.about])}"
-            )
+            why = could_not_help(told.rejected[reply.about])
+            said.append(f"{when(told.ago_us, now)} it could not help {told.subject}: {why}")
         elif told.subject == reply.about and told.decision in ("session-refused", "session-not-started"):
             said.append(f"{when(told.ago_us, now)} no session was begun for it: {because(told.reason)}")
     return said[-REFUSALS_SAID_MAX:]

@@ -96,7 +96,8 @@ def sentence(text: str) -> str:
 _NOT_LOW: Final = re.compile(
     r"^would (?:not stay LOW|be overloaded): (?P<metric>\S+) (?P<value>[-+.\de]+) [≥>] (?P<limit>[-+.\de]+)$"
 )
-_VALUE: Final = re.compile(r"^(?P<metric>uplink|downlink|matching) (?P<value>[-+.\de]+) [≥>] (?P<limit>[-+.\de]+)$")
+_VALUE: Final = re.compile(r"\b(?P<metric>uplink|downlink|matching) (?P<value>[-+.\de]+) [≥>] (?P<limit>[-+.\de]+)")
+_STATE: Final = re.compile(r"^(?P<state>LOW|HIGH|OVERLOAD): (?P<why>.*)$")
 _DEPTH: Final = re.compile(r"queue-depth of (?P<queue>\S+) (?P<value>[-+.\de]+) > (?P<limit>[-+.\de]+)")
 _REPORTED: Final = {
     "reported HIGH": "which was too busy itself (HIGH)",
@@ -112,13 +113,17 @@ _REPORTED: Final = {
 
 def because(reason: str) -> str:
     """A reason of an agent, with its comparisons as a person reads them."""
-    match = _VALUE.match(reason)
-    if match is not None:
-        return (
-            f"its {match['metric']} is at {percent(float(match['value']))}, not below {percent(float(match['limit']))}"
-        )
+    state = _STATE.match(reason)
+    if state is not None:
+        return f"{state['state']}, because {because(state['why'])}"
+    reason = _VALUE.sub(_utilized, reason)
     reason = _DEPTH.sub(_waiting, reason.removeprefix("queue-depth: "))
     return reason.replace(" ≥ ", " is not below ").replace(" > ", " is above ").replace(" ≤ ", " is not above ")
+
+
+def _utilized(match: re.Match[str]) -> str:
+    value, limit = percent(float(match["value"])), percent(float(match["limit"]))
+    return f"its {match['metric']} is at {value}, not below {limit}"
 
 
 def _waiting(match: re.Match[str]) -> str:
@@ -131,6 +136,14 @@ def _waiting(match: re.Match[str]) -> str:
 def who_not(broker: str, why: str) -> str:
     """A broker that could not help, and why."""
     return f"{broker}, {_REPORTED.get(why, because(why))}"
+
+
+def could_not_help(why: str) -> str:
+    """The same reason where the broker is spoken of as `it`."""
+    text = _REPORTED.get(why)
+    if text is None:
+        return because(why)
+    return text.replace("which ", "it ", 1).replace("whose ", "its ", 1)
 
 
 def why_not(what: str, why: str) -> str:

@@ -175,7 +175,9 @@ def test_an_edge_is_explained_against_its_thresholds() -> None:
 
 
 def test_a_broker_is_told_why_it_could_not_help() -> None:
-    assert "it could not help b1: reported HIGH" in subjects.paragraph(recorded("helper", ExplainReply), NOW)
+    assert "it could not help b1: it was too busy itself (HIGH)" in subjects.paragraph(
+        recorded("helper", ExplainReply), NOW
+    )
 
 
 def test_a_subscriber_is_explained_by_its_place_its_deadline_and_its_moves() -> None:
