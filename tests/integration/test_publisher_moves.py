@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.integration.conftest import Launch
 from tests.support.fake_heads import FakeHead, fake_heads
 from tests.support.waiting import eventually
-from tidegate import AsyncPublisher, Backoff, Publisher, PublisherStatistics
+from tidegate import AsyncPublisher, AsyncSubscriber, Backoff, Message, Publisher, PublisherStatistics
 from tidegate_brokers.embedded.nodes import RabbitNode
+from tidegate_brokers.topology import Topology
 from tidegate_protocol.balancing import (
     PublisherMoveOrder,
     PublisherMoveReport,
@@ -29,7 +31,7 @@ from tidegate_protocol.balancing import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOPICS = 3
-PAUSE_S = 0.001
+PAUSE_S = 0.005
 LONG_US = 60_000_000
 QUICK = Backoff(first_s=0.05, limit_s=0.2)
 
@@ -37,12 +39,17 @@ QUICK = Backoff(first_s=0.05, limit_s=0.2)
 class Load:
     """A publisher that publishes numbers until it is stopped; `async` or `sync`."""
 
-    def __init__(self, kind: str, url: str) -> None:
-        self._kind = kind
+    def __init__(
+        self, kind: str, url: str, padding: bytes = b"", pause_s: float = PAUSE_S, window: int | None = None
+    ) -> None:
+        self._pause_s = pause_s
+        self._tail = b" " + padding if padding else b""
         self.count = 0
         self._stop = threading.Event()
-        self._async = AsyncPublisher(url, name="mover", backoff=QUICK) if kind == "async" else None
-        self._sync = Publisher(url, name="mover", backoff=QUICK) if kind == "sync" else None
+        self._async = (
+            AsyncPublisher(url, name=f"mover-{kind}", window=window, backoff=QUICK) if kind == "async" else None
+        )
+        self._sync = Publisher(url, name=f"mover-{kind}", window=window, backoff=QUICK) if kind == "sync" else None
 
     @property
     def id(self) -> str:
@@ -91,15 +98,15 @@ class Load:
 
     async def _publish_async(self, publisher: AsyncPublisher) -> None:
         while not self._stop.is_set():
-            await publisher.publish(f"load.{self.count % TOPICS}", str(self.count).encode())
+            await publisher.publish(f"load.{self.count % TOPICS}", str(self.count).encode() + self._tail)
             self.count += 1
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._pause_s)
 
     def _publish_sync(self, publisher: Publisher) -> None:
         while not self._stop.is_set():
-            publisher.publish(f"load.{self.count % TOPICS}", str(self.count).encode())
+            publisher.publish(f"load.{self.count % TOPICS}", str(self.count).encode() + self._tail)
             self.count += 1
-            time.sleep(PAUSE_S)
+            time.sleep(self._pause_s)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -229,3 +236,52 @@ async def test_the_head_learns_what_is_published_and_how_far_it_is(load: Load, h
     # Who publishes nothing has nothing to report.
     await eventually(lambda: len(head.hellos) > hellos + 8, "time passes")
     assert len(head.reports) == reports
+
+
+@pytest.mark.timeout(300)
+async def test_an_overloaded_head_sends_publishers_to_its_neighbour(launch: Launch) -> None:
+    topology = Topology.parse(
+        """
+        [[cluster]]
+        name = "busy"
+        head = { uplink_bytes_per_s = 36_000 }
+        edge = [{}]
+        [[cluster]]
+        name = "idle"
+        edge = [{}]
+        [[link]]
+        between = ["busy", "idle"]
+        [balancing]
+        sample_period_s = 0.5
+        """,
+        "test",
+    )
+    async with launch(topology, compact=True) as cluster:
+        loads = [Load(kind, cluster.url("busy"), b"x" * 400, pause_s=0.05, window=50) for kind in ("async", "sync")]
+        async with AsyncSubscriber(cluster.url("busy")) as near, AsyncSubscriber(cluster.url("idle")) as far:
+            seen: list[list[tuple[str | None, str]]] = []
+            for subscriber in (near, far):
+                got: list[tuple[str | None, str]] = []
+                seen.append(got)
+
+                def take(message: Message, got: list[tuple[str | None, str]] = got) -> None:
+                    got.append((message.publisher, message.body.split()[0].decode()))
+
+                await subscriber.subscribe("load.#", deadline=600, callback=take)
+            for load in loads:
+                await load.open()
+            try:
+                await eventually(lambda: any(load.statistics().moves for load in loads), "one moves", timeout_s=120)
+                for load in loads:
+                    await load.more(100)
+                    await load.stop()
+                total = sum(load.count for load in loads)
+                await eventually(lambda: all(len(got) >= total for got in seen), "all arrive", timeout_s=120)
+            finally:
+                for load in loads:
+                    await load.close()
+        for got in seen:
+            for load in loads:
+                assert [number for publisher, number in got if publisher == load.id] == [
+                    str(number) for number in range(load.count)
+                ]

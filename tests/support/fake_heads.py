@@ -98,7 +98,7 @@ class FakeHead:
                 reply = PublisherMoveAck(move=report.move)
         if reply is not None and message.reply_to:
             answer = aio_pika.Message(encode(reply), correlation_id=message.correlation_id)
-            await self._channel.default_exchange.publish(answer, message.reply_to)
+            await self._channel.default_exchange.publish(answer, message.reply_to, mandatory=False)
 
 
 @asynccontextmanager
