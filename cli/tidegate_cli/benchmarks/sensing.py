@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.embedded.nodes import ChildNode
 from tidegate_brokers.topology import Topology
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
 
@@ -41,8 +42,9 @@ async def run_sensing(size: Size, report: Report) -> dict[str, Any]:
     """Boot, watch without and with queues, and return the shares."""
     async with EmbeddedCluster(Topology.simple(clusters=1, edges=1), compact=True, progress=report) as cluster:
         kinds = {broker.kind: broker.name for broker in cluster.brokers.values()}
-        pids = {kind: cluster.process(name).pid for kind, name in kinds.items()}
-        pids["rabbitmq"] = cluster.node(kinds["edge"]).pid
+        pids: dict[str, int | None] = {kind: cluster.process(name).pid for kind, name in kinds.items()}
+        node = cluster.node(kinds["edge"])
+        pids["rabbitmq"] = node.pid if isinstance(node, ChildNode) else None
         watched = {name: pid for name, pid in pids.items() if pid is not None}
         await asyncio.sleep(SETTLE_S)
         before = await _shares(watched, size.seconds)
