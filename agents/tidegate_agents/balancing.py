@@ -146,7 +146,8 @@ class EdgeBalancing:
     @property
     def reported_state(self) -> LoadState:
         """N/A while nothing is known about the load, or no load is taken."""
-        if self._context.stopping or self._context.draining or self._detector.samples == 0:
+        context = self._context
+        if context.stopping or context.draining or context.alarms or self._detector.samples == 0:
             return LoadState.NOT_AVAILABLE
         return self._detector.assessment.state
 

@@ -79,6 +79,8 @@ class HeadContext:
         self.paused = False
         self.pause_version = 0
         """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
+        self.alarms: tuple[str, ...] = ()
+        """Those of this broker's RabbitMQ that are raised."""
         self.busy: dict[str, dict[Key, int]] = {}
         """Per edge the subscriptions with a request under way: a registry page may be out of date on them."""
         self.touched_s: dict[str, float] = {}

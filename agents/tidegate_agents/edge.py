@@ -54,6 +54,7 @@ from .edge_markers import EdgeMarkers
 from .machine import (
     Action,
     ActionFailed,
+    AlarmsSeen,
     Announce,
     BindMarker,
     Decision,
@@ -153,6 +154,8 @@ class EdgeAgent:
                 self._listed(outputs)
             case ActionFailed(action, problem):
                 self._failed(action, problem)
+            case AlarmsSeen(raised):
+                self._operations.alarms_seen(raised)
             case StopRequested():
                 self._context.stopping = True
                 self._context.do(Send(self.config.head, EdgeGoodbye(edge=self.config.edge)))

@@ -29,6 +29,8 @@ class EdgeContext:
         self.paused = False
         self.pause_version = 0
         """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
+        self.alarms: tuple[str, ...] = ()
+        """Those of this broker's RabbitMQ that are raised."""
         self._last_request = 0
         self._out: list[Action] = []
 

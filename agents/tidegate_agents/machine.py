@@ -159,6 +159,13 @@ class FenceArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class AlarmsSeen:
+    """The alarms of this broker's RabbitMQ have changed: these are raised now. Each blocks whoever publishes to it."""
+
+    raised: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The process is about to end: say goodbye and start nothing new. RabbitMQ goes on without it."""
 
@@ -179,6 +186,7 @@ Event = (
     | MarkerBound
     | MarkerPublished
     | FenceArrived
+    | AlarmsSeen
     | StopRequested
 )
 

@@ -46,9 +46,10 @@ from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
 from .load_parts import LoadParts
-from .machine import Decision, ReplyAddress
+from .machine import AlarmsSeen, Decision, ReplyAddress
 from .neighbours import Neighbours
 from .operations_parts import (
+    alarm_decision,
     concerns_broker,
     concerns_publisher,
     concerns_subscriber,
@@ -111,9 +112,17 @@ class Operations:
         dispatch.on_message(ExplainRequest, self._explain)
         dispatch.on_message(PlanRequest, self._plan)
         dispatch.on_message(PauseRequest, self._pause)
+        dispatch.on_event(AlarmsSeen, self._alarms_seen)
         dispatch.on_request(PART, self._answered, self._undeliverable)
         dispatch.on_timer(PART, self._timed_out)
         dispatch.checks.append(self.validate)
+
+    def _alarms_seen(self, event: AlarmsSeen) -> None:
+        context = self._context
+        decision = alarm_decision(context.config.head, context.alarms, event.raised)
+        context.alarms = event.raised
+        if decision is not None:
+            context.decide(decision)
 
     # Asking the edges
 
@@ -221,6 +230,7 @@ class Operations:
             metrics={} if sample is None else metrics_of(sample, THRESHOLDS),
             unknown=() if sample is None else unknown_metrics(sample),
             capacity=config.capacity if sample is None else sample.capacity,
+            alarms=self._context.alarms,
         )
 
     def _session_states(self) -> tuple[SessionState, ...]:

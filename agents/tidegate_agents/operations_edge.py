@@ -28,7 +28,14 @@ from .detector import Detector
 from .edge_context import EdgeContext
 from .machine import Decision, ReplyAddress
 from .metrics import Metric
-from .operations_parts import closest_queue, concerns_broker, concerns_subscriber, edge_state, queue_state
+from .operations_parts import (
+    alarm_decision,
+    closest_queue,
+    concerns_broker,
+    concerns_subscriber,
+    edge_state,
+    queue_state,
+)
 from .operations_story import REJECTED_TOLD_MAX, Dated, bounded, told
 from .pie import PieTable
 from .policy import LoadView, Policy, Selection, Trigger
@@ -50,6 +57,14 @@ class EdgeOperations:
         self._policy = policy
         self._peers = peers
 
+    def alarms_seen(self, raised: tuple[str, ...]) -> None:
+        """While an alarm is raised nothing gets through the link to this edge: it takes no load."""
+        context = self._context
+        decision = alarm_decision(context.config.edge, context.alarms, raised)
+        context.alarms = raised
+        if decision is not None:
+            context.decide(decision)
+
     # Inspecting
 
     def inspect(self, message: InspectRequest, reply_to: ReplyAddress | None) -> None:
@@ -59,7 +74,7 @@ class EdgeOperations:
         found = self._wanted(message)
         decisions, cut = bounded([told(edge, dated, now) for dated in found])
         reply = InspectReply(
-            state=edge_state(detector, self._policy.limits, state, self._doing, message.queues),
+            state=edge_state(detector, self._policy.limits, state, self._doing, message.queues, context.alarms),
             load=detector.load(state, busy=self._balancing.busy),
             decisions=decisions,
             cut=cut + context.chronicle.dropped(message.session),

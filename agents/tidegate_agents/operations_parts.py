@@ -102,6 +102,7 @@ def edge_state(
     state: LoadState,
     doing: str,
     queues_told: int,
+    alarms: tuple[str, ...] = (),
 ) -> BrokerState:
     """An edge as its own agent sees it."""
     queues = detector.view({}).queues
@@ -123,6 +124,7 @@ def edge_state(
         queues=tuple(queue_state(detector.edge, queue, infeasible=queue.name in infeasible) for queue in worst),
         slow=tuple(sorted(detector.slow)[:NAMES_TOLD_MAX]),
         infeasible=tuple(sorted(infeasible)[:NAMES_TOLD_MAX]),
+        alarms=alarms[:NAMES_TOLD_MAX],
     )
 
 
@@ -171,6 +173,18 @@ def outcome_numbers(detector: Detector) -> dict[str, float]:
         of = f"{Metric.QUEUE_DEPTH}.{closest.name}"
         numbers |= {f"{of}.value": closest.depth, f"{of}.threshold": closest.threshold}
     return numbers
+
+
+# Alarms
+
+
+def alarm_decision(broker: str, before: tuple[str, ...], raised: tuple[str, ...]) -> Decision | None:
+    """What to record about the alarms of a broker's RabbitMQ; None if nothing has changed."""
+    if set(before) == set(raised):
+        return None
+    if raised:
+        return Decision("rabbitmq-alarm", broker, f"its RabbitMQ blocks whoever publishes to it: {', '.join(raised)}")
+    return Decision("rabbitmq-alarm-over", broker, "its RabbitMQ blocks nobody any more")
 
 
 # Sessions

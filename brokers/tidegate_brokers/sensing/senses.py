@@ -147,7 +147,7 @@ def _senses(
     return Senses(
         Switchboard(post),
         sensor,
-        watch_alarms(management, metrics),
+        watch_alarms(management, metrics, post),
         sensed,
         max(config.sample_period_s, PROBE_PERIOD_S_MIN),
     )

@@ -17,6 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from tidegate_agents.machine import AlarmsSeen, Event
+
 from ..errors import RabbitError
 from ..management import Management
 from .gauges import ALARMS, SensingMetrics
@@ -97,9 +99,15 @@ class Sensor:
 class AlarmWatch:
     """Looks every few seconds whether RabbitMQ blocks publishers, and says so."""
 
-    def __init__(self, alarms: Callable[[], Awaitable[frozenset[str]]], metrics: SensingMetrics) -> None:
+    def __init__(
+        self,
+        alarms: Callable[[], Awaitable[frozenset[str]]],
+        metrics: SensingMetrics,
+        post: Callable[[Event], None],
+    ) -> None:
         self.raised: frozenset[str] = frozenset()
         self._alarms = alarms
+        self._post = post
         self._metrics = metrics
 
     async def run(self) -> None:
@@ -116,6 +124,8 @@ class AlarmWatch:
             log.error("RabbitMQ has an alarm and blocks publishers: %s", resource, extra={"resource": resource})
         for resource in sorted(self.raised - raised):
             log.info("RabbitMQ's alarm is over: %s", resource, extra={"resource": resource})
+        if raised != self.raised:
+            self._post(AlarmsSeen(tuple(sorted(raised))))
         self.raised = raised
         for resource in ALARMS:
             self._metrics.alarm.labels(resource).set(resource in raised)
@@ -126,6 +136,6 @@ class AlarmWatch:
         return [f"RabbitMQ has an alarm and blocks publishers: {resource}" for resource in sorted(self.raised)]
 
 
-def watch_alarms(management: Management, metrics: SensingMetrics) -> AlarmWatch:
+def watch_alarms(management: Management, metrics: SensingMetrics, post: Callable[[Event], None]) -> AlarmWatch:
     """The watch over the node behind a management API."""
-    return AlarmWatch(management.alarms, metrics)
+    return AlarmWatch(management.alarms, metrics, post)

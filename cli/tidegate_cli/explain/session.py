@@ -81,6 +81,8 @@ LABELS: Final = {
     "edge-alive": "is there",
     "edge-not-alive": "is not there",
     "registry-read": "its subscriptions were read anew",
+    "rabbitmq-alarm": "its RabbitMQ has an alarm",
+    "rabbitmq-alarm-over": "the alarm of its RabbitMQ is over",
     "paused": "balancing switched off",
     "resumed": "balancing switched on",
 }

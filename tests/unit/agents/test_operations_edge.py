@@ -16,7 +16,7 @@ from tests.support.edge_driver import (
     ews_subscriptions,
 )
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.machine import ReplyReceived
+from tidegate_agents.machine import AlarmsSeen, ReplyReceived
 from tidegate_agents.metrics import SubscriptionSample
 from tidegate_protocol.balancing import BalanceRequest
 from tidegate_protocol.messages import Capacity, EdgeHello, EdgeWelcome, LoadState
@@ -147,6 +147,19 @@ def test_what_a_session_began_with_is_told_with_all_its_numbers() -> None:
     assert named | {"session_s", "margin", "uplink", "queues_past"} <= requested.numbers.keys()
     assert {queue.pattern for queue in told.queues} == {"t8"}
     assert any(one.decision == "load-state" for one in told.decisions)
+
+
+def test_an_edge_whose_rabbitmq_has_an_alarm_takes_no_load_and_says_why() -> None:
+    edge = b1_until(29.0)
+    assert inspect(edge).state.state is LoadState.LOW
+    edge.give(AlarmsSeen(("memory",)))
+    edge.give(AlarmsSeen(("memory",)))
+    state = inspect(edge).state
+    assert (state.state, state.alarms) == (LoadState.NOT_AVAILABLE, ("memory",))
+    assert len(edge.decisions("rabbitmq-alarm")) == 1
+    edge.give(AlarmsSeen(()))
+    assert inspect(edge).state.state is LoadState.LOW
+    assert len(edge.decisions("rabbitmq-alarm-over")) == 1
 
 
 def test_a_slow_subscriber_is_named_as_culprit_and_found_by_its_name() -> None:
