@@ -49,12 +49,18 @@ class Narrator:
     def _session(self, session: SessionState) -> Iterable[str]:
         if session.session not in self._begun:
             self._begun.add(session.session)
-            yield f"{session.source} asks for help: {session.reason}."
+            yield f"{session.source} asks for help: {_reason(session)}."
         if session.ended_ago_us is not None and session.session not in self._ended:
             self._ended.add(session.session)
             took_s = (session.started_ago_us - session.ended_ago_us) / 1e6
             where = ", ".join(f"{count} to {edge}" for edge, count in sorted(session.targets.items())) or "nowhere"
             yield f"{session.moved} subscribers moved away from {session.source} ({where}), in {took_s:.1f} s."
+
+
+def _reason(session: SessionState) -> str:
+    """The reason as it is recorded is "metric: metric of queue depth > threshold"; once is enough."""
+    metric, _, rest = session.reason.partition(": ")
+    return rest if rest.startswith(metric) else session.reason
 
 
 def shaking() -> str:
@@ -84,7 +90,7 @@ def audience_table(watches: list[Watch], rates: dict[str, float], overview: Over
             f"{audience.deadline_s:g} s",
             f"{statistics.fmean(rates.get(watch.name, 0.0) for watch in members):.0f}/s",
             f"{max(queue.depth for queue in known):.0f}" if known else "",
-            f"{min(thresholds):.0f}" if thresholds else "",
+            f"{max(0.0, min(thresholds)):.0f}" if thresholds else "",
             f"{statistics.median(latest) * 1000:.0f} ms" if latest else "",
             Text(str(late), style="red" if late else "green"),
         )
