@@ -1,0 +1,143 @@
+"""What agents order beyond routes and queues, on a real RabbitMQ: limits for slow subscribers, closed connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aio_pika
+import aiormq
+import httpx
+import pytest
+from aiormq.abc import AbstractChannel
+
+from tests.support.waiting import eventually
+from tidegate_agents.machine import (
+    ActionFailed,
+    DeclareOutput,
+    DeleteOutput,
+    DisconnectPublisher,
+    LimitOutput,
+    UnwatchFence,
+    WatchFence,
+)
+from tidegate_brokers.edge_plane import LIMIT_PREFIX, EdgePlane
+from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
+from tidegate_brokers.fences import FenceWatch
+from tidegate_brokers.head_plane import HeadPlane
+from tidegate_brokers.management import Management, management
+from tidegate_brokers.urls import ServerUrl
+from tidegate_protocol.messages import Subscription
+from tidegate_protocol.names import DELIVER_EXCHANGE, ingress_exchange
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1 << 20
+SLOW = Subscription(subscriber="slow-one", number=3, pattern="alert.#", deadline_us=1_000_000, expires_s=600)
+QUEUE = "out.slow-one.3"
+
+
+@asynccontextmanager
+async def connected(node: RabbitNode, vhost: str) -> AsyncIterator[tuple[AbstractChannel, Management]]:
+    await create_vhost(node, vhost)
+    connection = await aiormq.connect(amqp_url(node, vhost))
+    try:
+        async with management(ServerUrl.parse(management_url(node)), vhost) as api:
+            yield await connection.channel(), api
+    finally:
+        await connection.close()
+
+
+def head_plane(node: RabbitNode, vhost: str, came: list[str]) -> HeadPlane:
+    return HeadPlane(
+        "head", ServerUrl.parse(amqp_url(node, vhost)), frozenset({"other"}), MIB, 100, FenceWatch(came.append)
+    )
+
+
+async def test_what_waits_for_a_slow_subscriber_is_bounded_and_the_bound_lifted(node: RabbitNode) -> None:
+    async with connected(node, "limits") as (channel, api):
+        plane = EdgePlane(64 * MIB)
+        await plane.assert_all(channel, api)
+        await plane.perform(channel, api, DeclareOutput(SLOW))
+        await plane.perform(channel, api, LimitOutput(SLOW.subscriber, SLOW.number, 5))
+
+        async def waiting() -> int | None:
+            return (await channel.queue_declare(QUEUE, passive=True)).message_count
+
+        async def publish(count: int) -> None:
+            for number in range(count):
+                await channel.basic_publish(str(number).encode(), exchange=DELIVER_EXCHANGE, routing_key="alert.x")
+
+        async def bounded() -> bool:
+            await publish(10)
+            return await waiting() == 5
+
+        await eventually(bounded, "the oldest beyond five are dropped")
+        # A process that starts anew knows of no limit: what its predecessor left is taken away.
+        successor = EdgePlane(64 * MIB)
+        await successor.adopt(channel, api)
+        await successor.assert_all(channel, api)
+        assert await api.policies(LIMIT_PREFIX) == []
+        await plane.assert_all(channel, api)
+        assert await api.policies(LIMIT_PREFIX) == [LIMIT_PREFIX + QUEUE]
+        await plane.perform(channel, api, LimitOutput(SLOW.subscriber, SLOW.number, None))
+
+        async def unbounded() -> bool:
+            await publish(10)
+            return (await waiting() or 0) > 5
+
+        await eventually(unbounded, "the bound is lifted")
+        await plane.perform(channel, api, LimitOutput(SLOW.subscriber, SLOW.number, 5))
+        await plane.perform(channel, api, DeleteOutput(SLOW))
+        assert await api.policies(LIMIT_PREFIX) == [], "a queue's limit goes with it"
+
+
+async def test_a_publisher_is_disconnected_and_nobody_else(node: RabbitNode) -> None:
+    async with connected(node, "flood") as (channel, api):
+        plane = head_plane(node, "flood", [])
+        names = ("tidegate publisher buoy~1 data", "tidegate publisher buoy~12 data", "tidegate subscriber buoy~1")
+        url = amqp_url(node, "flood")
+        clients = [await aio_pika.connect(url, client_properties={"connection_name": name}) for name in names]
+        order = DisconnectPublisher("buoy~1", "4000/s, at most 200/s")
+
+        async def listed() -> set[str]:
+            async with httpx.AsyncClient(base_url=management_url(node), trust_env=False) as http:
+                found = (await http.get("/api/vhosts/flood/connections")).json()
+            return {str(one.get("client_properties", {}).get("connection_name")) for one in found} & set(names)
+
+        async def all_listed() -> bool:
+            return await listed() == set(names)
+
+        async def others_left() -> bool:
+            return await listed() == set(names[1:])
+
+        await eventually(all_listed, "RabbitMQ lists the connections")
+        assert await plane.perform(channel, api, order) is None
+        await eventually(others_left, "its connection is closed, the others are there")
+        unknown = DisconnectPublisher("ghost~1", "never there")
+        assert isinstance(await plane.perform(channel, api, unknown), ActionFailed)
+        await asyncio.gather(*(client.close() for client in clients))
+
+
+async def test_a_fence_is_told_once_even_if_it_came_while_nobody_was_connected(node: RabbitNode) -> None:
+    key = "tidegate.marker.other~1~p1.other"
+    came: list[str] = []
+    plane = head_plane(node, "fences", came)
+    async with connected(node, "fences") as (channel, api):
+        await plane.assert_all(channel, api)
+        await plane.perform(channel, api, WatchFence("other", key))
+        await plane.perform(channel, api, WatchFence("other", key + "2"))
+        await plane.perform(channel, api, WatchFence("other", key + "3"))
+        await plane.perform(channel, api, UnwatchFence("other", key + "3"))
+        await channel.basic_publish(b"", exchange=ingress_exchange("other"), routing_key=key + "2")
+        await eventually(lambda: came == [key + "2"], "the fence is told")
+    async with connected(node, "fences") as (channel, api):
+        for _ in range(2):
+            await channel.basic_publish(b"", exchange=ingress_exchange("other"), routing_key=key)
+            await channel.basic_publish(b"", exchange=ingress_exchange("other"), routing_key=key + "3")
+        await plane.assert_all(channel, api)
+        await eventually(lambda: came == [key + "2", key], "the fence that came meanwhile is told")
+        await plane.assert_all(channel, api)
+        assert plane.fences.watched == {}
+        assert await api.alarms() == frozenset()
