@@ -223,10 +223,15 @@ class AioChannel:
             await self._write(ChannelFrame.marshall(self._channel.number, [frame]).payload)
 
     async def close(self) -> None:
-        try:
-            await self._channel.close(None, timeout=CLOSE_S)
-        except (aiormq.exceptions.AMQPError, OSError, TimeoutError) as error:
-            logger.debug("closing a channel to %s: %r", self._address, error)
+        # Not cancelled when it takes long: aiormq would close a second time, and RabbitMQ answers that by closing the
+        # connection, with all its other channels.
+        closing = asyncio.ensure_future(self._channel.close(None))
+        closing.add_done_callback(self._note_close)
+        await asyncio.wait({closing}, timeout=CLOSE_S)
+
+    def _note_close(self, closing: asyncio.Future[None]) -> None:
+        if not closing.cancelled() and closing.exception() is not None:
+            logger.debug("closing a channel to %s: %r", self._address, closing.exception())
 
     def _deliver_to(self, deliver: Deliver) -> None:
         def delivered(frame: spec.Basic.Deliver, properties: dict[str, Any], body: bytes) -> None:
@@ -269,7 +274,11 @@ class AioChannel:
     async def _ask(self, requests: Sequence[Frame], written: bool = False) -> None:
         try:
             await asyncio.wait_for(self._channel.ask(requests, written), RPC_S)
-        except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
+        except Exception as error:
+            # aiormq gives a bare Exception to whoever waits while the connection is closed.
+            known = (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError)
+            if not isinstance(error, known) and type(error) is not Exception:
+                raise
             if isinstance(error, TimeoutError):
                 await self.close()
             # The closing future knows more than the call, but only one turn of the loop later.
@@ -292,9 +301,10 @@ class AioChannel:
 class AioConnection:
     """See `_runtime.Connection`."""
 
-    def __init__(self, address: Address, connection: aio_pika.Connection) -> None:
+    def __init__(self, address: Address, connection: aio_pika.Connection, socket: SealingTransport) -> None:
         self._address = address
         self._connection = connection
+        self._socket = socket
         assert connection.transport is not None
         self._transport = connection.transport.connection
 
@@ -342,6 +352,8 @@ class AioConnection:
             await asyncio.wait_for(self._connection.close(), CLOSE_S)
         except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
             logger.debug("closing the connection to %s: %r", self._address, error)
+        finally:
+            self._socket.close()
 
 
 class AioRuntime:
@@ -382,7 +394,7 @@ class AioRuntime:
             if eager is None:
                 return connection, await connection.attach(consumer, on_lost)
             return connection, await connection.attach_first(consumer, tag, on_lost, eager)
-        except TidegateError:
+        except (TidegateError, asyncio.CancelledError):
             await connection.close()
             raise
 
@@ -439,7 +451,7 @@ async def _connect(
     properties: dict[str, Any],
     heartbeat_s: int,
     timeout_s: float,
-    transport: SealingTransport | EagerTransport,
+    transport: SealingTransport,
 ) -> AioConnection:
     """Connect through `transport`; raise what aio-pika raises."""
     url = aio_pika.connection.make_url(
@@ -459,7 +471,7 @@ async def _connect(
         # Otherwise it would try to close itself when it is collected, perhaps in a thread without a loop.
         await connection.close()
         raise
-    return AioConnection(address, connection)
+    return AioConnection(address, connection, transport)
 
 
 def attaching(consumer: Consumer, tag: str) -> list[Frame]:
