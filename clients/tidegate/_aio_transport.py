@@ -46,16 +46,31 @@ _CONNECTION_OPEN_OK: Final = b"\x00\x0a\x00\x29"
 class SealingTransport(TransportFactory):
     """Opens what aiormq would open, with a `SealingReader` in front."""
 
+    def __init__(self) -> None:
+        self._stream: asyncio.StreamWriter | None = None
+
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        plain = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
-        reader, writer = await plain.create(url, **options)
+        reader, writer = await self._connect(url, **options)
         return cast(asyncio.StreamReader, SealingReader(reader)), writer
 
+    async def _connect(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        plain = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
+        reader, self._stream = await plain.create(url, **options)
+        return reader, self._stream
 
-class EagerTransport(TransportFactory):
+    def close(self) -> None:
+        """Close the socket, whatever has become of the connection: as long as it is open, RabbitMQ keeps its
+        consumers, and nobody else gets their queues.
+        """
+        if self._stream is not None:
+            self._stream.transport.close()
+
+
+class EagerTransport(SealingTransport):
     """Opens a connection and writes its whole opening, then `first`: what is to be said on the first channel."""
 
     def __init__(self, properties: Mapping[str, Any], tune: Tune, heartbeat_s: int, vhost: str, first: bytes) -> None:
+        super().__init__()
         self._properties = properties
         self._tune = tune
         self._heartbeat_s = heartbeat_s
@@ -66,8 +81,7 @@ class EagerTransport(TransportFactory):
         """Whether somebody was there at all."""
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        plain = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
-        reader, writer = await plain.create(url, **options)
+        reader, writer = await self._connect(url, **options)
         self.connected = True
         opening = self._opening(url)
         writer.write(b"".join(opening) + self._first)
