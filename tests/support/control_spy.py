@@ -21,7 +21,6 @@ import httpx
 from aio_pika.abc import AbstractIncomingMessage
 
 from tidegate_brokers.embedded.cluster import BrokerInfo
-from tidegate_protocol.balancing import PieLocal
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import ControlMessage, decode
 from tidegate_protocol.names import CONTROL_EXCHANGE, MARKER_PREFIX, PUBLISH_EXCHANGE
@@ -63,8 +62,6 @@ class ControlSpy:
 
     head: BrokerInfo
     seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
-    loads: dict[str, tuple[float, PieLocal]] = field(default_factory=dict)
-    """The last load report of each broker, and when it came."""
     _waiting: list[tuple[Matches, asyncio.Future[Seen]]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
     _listening: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,8 +122,6 @@ class ControlSpy:
         seen = _read(incoming)
         if seen is None:
             return
-        if isinstance(seen.message, PieLocal):
-            self.loads[seen.message.broker] = (seen.at_s, seen.message)
         self.seen.append(seen)
         waiting, self._waiting = self._waiting, []
         for matches, future in waiting:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -52,7 +52,6 @@ AUDIENCES: Final = {
     ),
     MOVER: (Listener(MOVER, "social.report", 10.0),),
 }
-LOAD_REPORT_AGE_MAX_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 5.0
 SETTLE_TIMEOUT_S: Final = 90.0
 ASK_PAUSE_S: Final = 0.3
@@ -202,16 +201,13 @@ class Arena:
         found += [f"{edge.edge} is away" for edge in status.edges if not edge.alive]
         return found
 
-    def busy(self, since_s: float) -> list[str]:
-        """Edges that say they are in a session, or have said nothing since that moment, or lately."""
-        found = []
-        since_s = max(since_s, time.monotonic() - LOAD_REPORT_AGE_MAX_S)
-        for edge in self.edges:
-            at_s, report = self.spy.loads.get(edge, (0.0, None))
-            if report is None or at_s < since_s:
-                found.append(f"{edge} has not reported its load")
-            elif report.busy:
-                found.append(f"{edge} is busy")
+    def left_sessions(self, edge: str) -> set[str]:
+        """The sessions that an edge says in its log it has left."""
+        found = set()
+        for line in self.cluster.process(edge).log.read_text().splitlines():
+            said = json.loads(line) if line.startswith("{") else {}
+            if said.get("decision") in ("session-ended", "session-failed"):
+                found.add(str(said["session"]))
         return found
 
     # What must hold once all is healed.
