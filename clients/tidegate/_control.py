@@ -214,17 +214,19 @@ class Control:
         """Have a connection for as long as orders are wanted."""
         attempt = 0
         while self._listening():
-            since = self._runtime.now()
+            lived_s = 0.0
             try:
                 channel = await self._ready()
+                since = self._runtime.now()
                 while channel.lost is None and self._listening():
                     await self._changed.wait()
+                lived_s = self._runtime.now() - since
                 problem: TidegateError = channel.lost or Closed(str(self))
             except TidegateError as error:
                 problem = error
             if not self._listening():
                 break
-            attempt = 0 if self._runtime.now() - since > SETTLED_S else attempt + 1
+            attempt = 0 if lived_s > SETTLED_S else attempt + 1
             await self._pause(attempt, problem)
         self._kept = False
 
