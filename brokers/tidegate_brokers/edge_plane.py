@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from tidegate_agents.machine import (
     Action,
+    ActionFailed,
     BindMarker,
     DeclareOutput,
     DeleteOutput,
@@ -103,12 +104,16 @@ class EdgePlane:
                 return OutputDeleted(subscription.subscriber, subscription.number)
             case BindMarker(subscriber=subscriber, number=number, key=key):
                 queue = output_queue(subscriber, number)
+                if queue not in self.outputs:
+                    # Removed meanwhile. RabbitMQ would refuse, and everything else would wait for the channel after it.
+                    return ActionFailed(action, f"{queue} has been removed")
                 await channel.queue_bind(queue, DELIVER_EXCHANGE, key)
                 self.marked.setdefault(queue, set()).add(key)
                 return MarkerBound(subscriber, number, key)
             case UnbindMarker(subscriber=subscriber, number=number, key=key):
                 queue = output_queue(subscriber, number)
-                await channel.queue_unbind(queue, DELIVER_EXCHANGE, key)
+                if queue in self.outputs:
+                    await channel.queue_unbind(queue, DELIVER_EXCHANGE, key)
                 self._unmark(queue, key)
                 return None
             case LimitOutput(subscriber=subscriber, number=number, messages_max=messages_max):
