@@ -16,8 +16,19 @@ from aiormq.abc import AbstractChannel
 
 from tests.support.brokers import Brokers, Process, RawClient, bodies
 from tests.support.waiting import eventually
-from tidegate_agents.machine import ChangeRoutes, DropLink, EnsureLink, LinkKind
+from tidegate_agents.machine import (
+    ActionFailed,
+    BindMarker,
+    ChangeRoutes,
+    DeclareOutput,
+    DeleteOutput,
+    DropLink,
+    EnsureLink,
+    LinkKind,
+    UnbindMarker,
+)
 from tidegate_brokers.amqp import open_connection
+from tidegate_brokers.edge_plane import EdgePlane
 from tidegate_brokers.embedded.nodes import (
     RabbitNode,
     create_vhost,
@@ -33,6 +44,7 @@ from tidegate_protocol.messages import (
     RefusalReason,
     SubscribeReply,
     SubscribeRequest,
+    Subscription,
     UnsubscribeReply,
     UnsubscribeRequest,
     encode,
@@ -277,6 +289,25 @@ async def test_a_changed_deadline_replaces_the_old_one_in_rabbitmq(brokers: Brok
         assert (after.queue, after.subscription.deadline_us) == (before.queue, 7)
         found = await brokers.api(f"exchanges/{brokers.vhost('one')}/tidegate.deliver/bindings/source")
         assert [b["arguments"] for b in found] == [{"tidegate-deadline-us": 7, "tidegate-expires-s": 60}]
+
+
+async def test_a_marker_for_a_queue_that_was_removed_disturbs_nothing_else(brokers: Brokers) -> None:
+    await create_vhost(brokers.node, brokers.vhost("edge"))
+    url = ServerUrl.parse(brokers.url("edge"))
+    plane = EdgePlane(1 << 20)
+    connection = await open_connection(url, "test")
+    async with management(management_address(brokers), url.vhost) as api:
+        channel = await connection.channel(publisher_confirms=False)
+        await plane.assert_all(channel, api)
+        subscription = Subscription(subscriber="siren", number=0, pattern="quake.*", deadline_us=1, expires_s=60)
+        for action in (DeclareOutput(subscription), BindMarker("siren", 0, "tidegate.marker.m1.*")):
+            assert not isinstance(await plane.perform(channel, api, action), ActionFailed)
+        await plane.perform(channel, api, DeleteOutput(subscription))
+        late = await plane.perform(channel, api, BindMarker("siren", 0, "tidegate.marker.m2.*"))
+        assert isinstance(late, ActionFailed), late
+        await plane.perform(channel, api, UnbindMarker("siren", 0, "tidegate.marker.m1.*"))
+        assert not channel.is_closed
+    await connection.close()
 
 
 async def test_a_dropped_link_goes_once_it_is_empty(brokers: Brokers) -> None:
