@@ -35,6 +35,7 @@ from tidegate_brokers.embedded.nodes import (
     management_url,
     rabbit_nodes,
 )
+from tidegate_brokers.fences import FenceWatch
 from tidegate_brokers.head_plane import EMPTY_CHECKS, HeadPlane
 from tidegate_brokers.management import Management, management
 from tidegate_brokers.urls import ServerUrl
@@ -313,7 +314,7 @@ async def test_a_marker_for_a_queue_that_was_removed_disturbs_nothing_else(broke
 async def test_a_dropped_link_goes_once_it_is_empty(brokers: Brokers) -> None:
     await create_vhost(brokers.node, brokers.vhost("head"))
     url = ServerUrl.parse(brokers.url("head"))
-    plane = HeadPlane("head", url, frozenset({"south"}), 1 << 20, 10)
+    plane = HeadPlane("head", url, frozenset({"south"}), 1 << 20, 10, FenceWatch(lambda key: None))
     connection = await open_connection(url, "test")
     async with brokers.client("head") as client, management(management_address(brokers), url.vhost) as api:
         channel = await connection.channel(publisher_confirms=False)
