@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.containers import IMAGE, ContainerNode, docker_problem
+from tidegate_brokers.balancing import BalancingOptions
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
 from tidegate_brokers.embedded.ports import Ports
@@ -94,8 +95,11 @@ def launcher(backend: str, directory: Path) -> Launch:
 
 @pytest.fixture
 async def chain(launch: Launch) -> AsyncIterator[EmbeddedCluster]:
-    """Three clusters in a chain with two edges each, on one RabbitMQ."""
-    async with launch(Topology.simple(clusters=3, edges=2), compact=True) as cluster:
+    """Three clusters in a chain with two edges each, on one RabbitMQ. Nobody is moved: links are counted exactly, and
+    a move sends markers over them.
+    """
+    topology = Topology.simple(clusters=3, edges=2).model_copy(update={"balancing": BalancingOptions(policy="none")})
+    async with launch(topology, compact=True) as cluster:
         yield cluster
 
 

@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+
+import pytest
 
 from tidegate_cli.exit_codes import ExitCode
 
 RUN_TIMEOUT_S = 280
 
 
-def test_a_short_run_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    temporary, out = tmp_path / "tmp", tmp_path / "out"
-    temporary.mkdir()
+def test_a_short_run_loses_nothing_and_leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # Short names: sockets are made in there, and the path of one has at most 107 characters.
+    temporary, out = tmp_path_factory.mktemp("t"), tmp_path_factory.mktemp("out")
     command = [
         *(sys.executable, "-m", "tidegate_cli", "experiment", "ews-burst", "--backend", "rabbitmq"),
         *("--policy", "none", "--scale", "0.05", "--duration", "20", "--burst-at", "18"),
