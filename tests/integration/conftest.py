@@ -96,9 +96,10 @@ def launcher(backend: str, directory: Path) -> Launch:
 @pytest.fixture
 async def chain(launch: Launch) -> AsyncIterator[EmbeddedCluster]:
     """Three clusters in a chain with two edges each, on one RabbitMQ. Nobody is moved: links are counted exactly, and
-    a move sends markers over them.
+    a move sends markers over them. Nor is anything dropped of what waits: all that was published is counted.
     """
-    topology = Topology.simple(clusters=3, edges=2).model_copy(update={"balancing": BalancingOptions(policy="none")})
+    balancing = BalancingOptions(policy="none", slow_subscriber_messages_max=1_000_000)
+    topology = Topology.simple(clusters=3, edges=2).model_copy(update={"balancing": balancing})
     async with launch(topology, compact=True) as cluster:
         yield cluster
 

@@ -105,7 +105,7 @@ async def test_exact_delivery_over_a_chain_of_clusters(chain: EmbeddedCluster) -
         await eventually(
             lambda: all(seen.count >= want for seen, want in zip(everyone, wanted, strict=True)),
             f"all deliveries arrive (seed {SEED})",
-            timeout_s=240,
+            timeout_s=480,
         )
     finally:
         for other in asynchronous:
