@@ -13,7 +13,7 @@ help: ## print this list
 setup: ## make .venv, install the pinned packages and, if it is missing, RabbitMQ
 	@scripts/setup.sh
 
-demo: setup ## start a cluster on real RabbitMQ, watch messages flow for a minute, clean up
+demo: setup ## start a cluster on real RabbitMQ, let a burst come, watch who is moved and why, clean up
 	@$(BIN)/tidegate demo $(ARGS)
 
 up: setup ## start a cluster and keep it running until Ctrl-C

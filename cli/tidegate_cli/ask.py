@@ -11,7 +11,7 @@ from typing import Final, Self, TypeVar
 from tidegate._aio import AioRuntime
 from tidegate._config import Address, Backoff, Timeouts
 from tidegate._control import Control
-from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest
+from tidegate_protocol.messages import ControlMessage
 
 ANSWER_S: Final = 10.0
 
@@ -40,9 +40,3 @@ class Asking:
     async def ask(self, message: ControlMessage, expect: type[ReplyType], timeout_s: float = ANSWER_S) -> ReplyType:
         """The answer; raises `Refused`, or what kept it from coming."""
         return await self._control.request(message, expect, timeout_s)
-
-
-async def ask_status(url: str) -> StatusReply:
-    """What the head at `url` knows of its cluster."""
-    async with Asking(url) as head:
-        return await head.ask(StatusRequest(), StatusReply)
