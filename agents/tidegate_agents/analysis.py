@@ -16,6 +16,7 @@ twice: estimates of downlink and matching err on the careful side for the target
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -193,7 +194,7 @@ def publisher_shares(client: PublisherLoad, capacity: Capacity) -> Shares:
     )
 
 
-def subscriber_bundles(clients: Iterable[EdgeClient], overloaded: Collection[str] = frozenset()) -> tuple[Bundle, ...]:
+def subscriber_bundles(clients: Iterable[EdgeClient], overloaded: AbstractSet[str] = frozenset()) -> tuple[Bundle, ...]:
     """The bundles of an edge, by pattern. `overloaded` names the subscriptions past their threshold.
 
     A bundle is as close to being late as the member that is closest.
@@ -209,35 +210,26 @@ def subscriber_bundles(clients: Iterable[EdgeClient], overloaded: Collection[str
     return tuple(_bundle(pattern, members[pattern], overloaded) for pattern in sorted(members))
 
 
-def subscriber_bundle(members: Collection[EdgeClient], overloaded: Collection[str] = frozenset()) -> Bundle:
+def subscriber_bundle(members: Collection[EdgeClient], overloaded: AbstractSet[str] = frozenset()) -> Bundle:
     """One bundle: of all subscribers of a pattern, or of some where a bundle has to be split."""
     (pattern,) = {client.pattern for client in members}
     return _bundle(pattern, members, overloaded)
 
 
-def _bundle(pattern: str, members: Collection[EdgeClient], overloaded: Collection[str]) -> Bundle:
-    # One pass: this is the larger part of an analysis where an edge has many thousands of subscriptions.
-    bytes_in = bytes_out = messages_in = depth = 0.0
-    wait = inf
-    local = remote = late = False
-    names: list[str] = []
-    for client in members:
-        name, arriving, waiting, allowed = client.name, client.enqueue_per_s, client.depth, client.allowed_wait_s
-        rate = arriving * client.message_bytes
+def _bundle(pattern: str, members: Collection[EdgeClient], overloaded: AbstractSet[str]) -> Bundle:
+    # Whole lists at a time: this is the larger part of an analysis where an edge has many thousands of subscriptions.
+    names = [client.name for client in members]
+    rates = [client.enqueue_per_s * client.message_bytes for client in members]
+    bytes_out = 0.0
+    for rate in rates:  # not sum(): newer Pythons round it differently, and decisions are to be the same everywhere
         bytes_out += rate
-        # Every subscriber of a pattern is sent the same messages; the largest value is the least out of date.
-        if rate > bytes_in:
-            bytes_in = rate
-        if arriving > messages_in:
-            messages_in = arriving
-        if waiting > depth:
-            depth = waiting
-        if allowed < wait:
-            wait = allowed
-        local = local or client.local
-        remote = remote or client.remote
-        late = late or name in overloaded
-        names.append(name)
+    # Every subscriber of a pattern is sent the same messages; the largest value is the least out of date.
+    bytes_in, messages_in = max(rates, default=0.0), max([client.enqueue_per_s for client in members], default=0.0)
+    depth = max([client.depth for client in members], default=0.0)
+    wait = min([client.allowed_wait_s for client in members], default=inf)
+    local = any(client.local for client in members)
+    remote = any(client.remote for client in members)
+    late = not overloaded.isdisjoint(names)
     names.sort()
     queue = Group.OVERLOADED if late else Group.WAITING if depth > 0.0 else Group.EMPTY
     return Bundle(pattern, tuple(names), bytes_in, bytes_out, messages_in, _place(local, remote), queue, wait, depth)

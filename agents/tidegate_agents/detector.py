@@ -218,26 +218,29 @@ class Detector:
                 self.unknown += 1
                 continue
             arriving, draining = sample.enqueue_per_s, sample.drain_per_s
-            if queue.samples:
-                level = alpha * arriving + rest * queue.enqueue_per_s
-                expected = level + trend * (level - queue.enqueue_per_s)
-                drain_level = alpha * draining + rest * queue.drain_per_s
-                drain = drain_level + trend * (drain_level - queue.drain_per_s)
+            seen = queue.samples + 1
+            queue.samples = seen
+            if seen > 1:
+                before, drain_before = queue.enqueue_per_s, queue.drain_per_s
+                level = alpha * arriving + rest * before
+                expected = level + trend * (level - before)
+                drain_level = alpha * draining + rest * drain_before
+                drain = drain_level + trend * (drain_level - drain_before)
                 expected, drain = expected if expected > 0.0 else 0.0, drain if drain > 0.0 else 0.0
             else:
                 level = expected = arriving
                 drain_level = drain = draining
-            queue.samples += 1
             queue.enqueue_per_s, queue.enqueue_predicted_per_s = level, expected
             queue.drain_per_s, queue.drain_predicted_per_s = drain_level, drain
             size = sample.message_bytes
             if size > 0.0:
                 queue.message_bytes = size
-            in_flight = draining * sample.round_trip_s
+            round_trip_s = sample.round_trip_s
+            in_flight = draining * round_trip_s
             depth = sample.ready + sample.unacknowledged - in_flight
             depth = depth if depth > 0.0 else 0.0
             queue.grows, queue.depth = depth >= queue.depth, depth
-            wait_s = queue.deadline_s - queue.path_s - fixed_s - sample.round_trip_s / 2.0 - size * per_byte_s
+            wait_s = queue.deadline_s - queue.path_s - fixed_s - round_trip_s / 2.0 - size * per_byte_s
             deviation = sqrt(in_flight)
             noise, bound = noise_allowance * deviation, noise_share * wait_s * drain
             bound = bound if bound > NOISE_MESSAGES_MIN else NOISE_MESSAGES_MIN
@@ -250,14 +253,16 @@ class Detector:
                 if growth > 0.0 or shrinking:
                     threshold -= growth * per_growth_s
             queue.threshold = threshold
-            queue.migrating, queue.away = sample.migrating or queue.name in migrating, not sample.attached
+            moves = queue.migrating = sample.migrating or sample.name in migrating
             drained += drain_level * size
-            counts = not (queue.migrating or queue.slow or queue.away)
-            if counts:
-                offered += level * size
-            if queue.away:
+            attached = sample.attached
+            queue.away = not attached
+            if not attached:
                 queue.slow_samples = 0
                 continue
+            counts = not (moves or queue.slow)
+            if counts:
+                offered += level * size
             if depth > 1.0 and depth > 1.0 + IN_FLIGHT_DEVIATIONS * deviation:
                 if counts:
                     backlogged += level * size
@@ -269,7 +274,7 @@ class Detector:
                 queue.slow_samples = 0
             if threshold is None or queue.infeasible:
                 totals.infeasible.append(queue)
-            if queue.samples >= FIRST_JUDGED_SAMPLE and (threshold is None or depth > threshold or queue.migrating):
+            if seen >= FIRST_JUDGED_SAMPLE and (threshold is None or depth > threshold or moves):
                 judge((queue, threshold))
         totals.drained, totals.judged_offered = drained, offered
         totals.backlogged, totals.backlogs = backlogged, backlogs
@@ -326,8 +331,12 @@ class Detector:
         fair = 1.0 if uplink is None or offered <= uplink else uplink / offered
         clearly = SLOW_SHARE_BUSY if self.uplink_limits else SLOW_SHARE
         needed = self._config.slow_subscriber_samples_needed
+        lagging = clearly * fair
         for queue in totals.waiting:
-            lags = queue.drain_per_s < clearly * fair * queue.enqueue_per_s
+            lags = queue.drain_per_s < lagging * queue.enqueue_per_s
+            if not lags and not queue.slow:
+                queue.slow_samples = 0
+                continue
             past = queue.threshold is not None and queue.depth > queue.threshold
             # What comes first to a line that is long already waits for its turn, however fast its subscriber is.
             new = self.uplink_limits and queue.samples < FIRST_SLOW_SAMPLE

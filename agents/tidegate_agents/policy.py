@@ -128,6 +128,11 @@ class LoadView:
     def name(self) -> str:
         return self.broker.broker
 
+    @property
+    def judged(self) -> list[QueueLoad]:
+        """The queues whose depth says anything about the broker: `QueueLoad.judged`, without a call for each."""
+        return [queue for queue in self.queues if not (queue.migrating or queue.slow or queue.away)]
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:

@@ -13,6 +13,7 @@ sensible load allows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -67,9 +68,7 @@ class Selecting:
         self._left = moves_max
         self._rejected: dict[str, str] = {}
         self._moved: set[str] = set()
-        self._counts: dict[str, int] = {}
-        for queue in view.queues:
-            self._counts[queue.pattern] = self._counts.get(queue.pattern, 0) + 1
+        self._counts = Counter([queue.pattern for queue in view.queues])
         self._targets: list[_Target] = []
         for candidate in candidates:
             name = candidate.load.broker
@@ -83,7 +82,7 @@ class Selecting:
                 self._targets.append(_Target(candidate, sample, sample, set(candidate.patterns)))
         self.overloaded = view.assessment.overloaded_queues
         # The worst is checked first; as long as it stays, the others need not be looked at.
-        past = [queue for queue in view.queues if queue.name in self.overloaded and queue.judged]
+        past = [queue for queue in view.judged if queue.name in self.overloaded]
         self._pending = sorted(past, key=lambda q: (q.depth - (q.threshold or 0.0), q.name))
         self.relieved = self._is_relieved()
 

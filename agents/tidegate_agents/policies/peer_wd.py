@@ -53,11 +53,11 @@ class PeerWdPolicy:
             return None
         candidates, rejected = low_brokers(view, metric)
         finding = next(found for found in view.assessment.overloads if found.metric is metric)
-        patterns = sorted({queue.pattern for queue in view.queues if queue.judged})
+        patterns = sorted({queue.pattern for queue in view.judged})
         named = patterns
         if len(patterns) > SHARED_PATTERNS_MAX:
             # Only then does it matter which are named; otherwise the order is worked out when there are candidates.
-            bundles = subscriber_bundles((q for q in view.queues if q.judged), view.assessment.overloaded_queues)
+            bundles = subscriber_bundles(view.judged, view.assessment.overloaded_queues)
             order = offloading_order(Role.EDGE, metric, bundles)
             named = [bundle.topic for bundle in order.bundles[:SHARED_PATTERNS_MAX]]
         return Trigger(
@@ -105,7 +105,7 @@ class PeerWdPolicy:
             moves_max=MOVES_PER_SESSION_MAX,
             last_resort=trigger.last_resort,
         )
-        movable = [queue for queue in view.queues if queue.judged and queue.name not in resting]
+        movable = [queue for queue in view.judged if queue.name not in resting]
         overloaded = chosen.overloaded
         order = offloading_order(Role.EDGE, trigger.metric, subscriber_bundles(movable, overloaded)).bundles
         chosen.note_left_out(resting)

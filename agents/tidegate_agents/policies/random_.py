@@ -46,7 +46,7 @@ class RandomPolicy(PeerWdPolicy):
         """One subscription after another, bundles or not, until the source is predicted out of OVERLOAD."""
         chosen = Selecting(view, trigger.metric, candidates, self.limits, moves_max=MOVES_PER_SESSION_MAX)
         chosen.note_left_out(resting)
-        movable = [queue for queue in view.queues if queue.judged and queue.name not in resting]
+        movable = [queue for queue in view.judged if queue.name not in resting]
         for queue in sorted(movable, key=lambda q: (self._lot(session, q.name), q.name)):
             if chosen.done:
                 break
