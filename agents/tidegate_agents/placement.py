@@ -26,15 +26,16 @@ from tidegate_protocol.messages import Capacity
 
 from .machine import Decision
 
-NEAR_TIE_SHARE: Final = 0.02
+NEAR_TIE_SHARE: Final = 0.0175
 """Two edges are nearly tied if what they have left differs by at most this share of the largest configured
 uplink.
 
 Derived from seed 001 Table 7. With the topics of seed 000 Table VI registered one after another, topic 8 goes
 to b1 although b3 has 10,000 B/s more left, and topic 14 to b1 although b0 has 12,500 B/s more left; topic 7
 goes to b0 although b3, which is faster, has only 22,500 B/s less. The largest uplink is 1,000,000 B/s (8
-Mbps), so any share from 1.25 % up to, not including, 2.25 % gives the paper's table. (Taken as a share of
-what is left, the range would be 3.11 % to 3.20 %: too narrow to be a rule.)
+Mbps), so any share from 1.25 % up to, not including, 2.25 % gives the paper's table; the middle of it leaves room on
+both sides for loads that are measured. (Taken as a share of what is left, the range would be 3.11 % to 3.20 %: too
+narrow to be a rule.)
 """
 
 LOW_UTILIZATION: Final = 0.90

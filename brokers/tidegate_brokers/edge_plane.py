@@ -122,6 +122,16 @@ class EdgePlane:
             case _:
                 raise AssertionError(f"an edge has no use for {type(action).__name__}")
 
+    def object_of(self, action: Action) -> str | None:
+        """The output queue that an action concerns. Limits are policies, which RabbitMQ changes one at a time."""
+        match action:
+            case DeclareOutput(subscription=subscription) | DeleteOutput(subscription=subscription):
+                return output_queue(subscription.subscriber, subscription.number)
+            case BindMarker(subscriber=subscriber, number=number) | UnbindMarker(subscriber=subscriber, number=number):
+                return output_queue(subscriber, number)
+            case _:
+                return None
+
     def _unmark(self, queue: str, key: str) -> None:
         keys = self.marked.get(queue, set())
         keys.discard(key)

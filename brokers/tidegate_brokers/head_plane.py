@@ -124,6 +124,9 @@ class HeadPlane:
             await self._assert_shovel(management, link, present.get(link_queue(link.target)))
         await self.fences.assert_all(channel)
 
+    def object_of(self, action: Action) -> None:
+        """Routes, links and markers of a head depend on each other: one after the other."""
+
     async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None:
         """Carry out one action of the agent."""
         match action:

@@ -1,11 +1,12 @@
-"""Carries out data-plane actions, one after another, until each is done.
+"""Carries out data-plane actions, in order, until each is done.
 
 The worker owns a connection to the broker's own RabbitMQ. Whenever that connection is new, and every so
 often besides, it makes RabbitMQ agree with the plane's desired state before it goes on; a RabbitMQ that was
 restarted or wiped is thereby repaired. What always holds:
 
-- actions are carried out in the order given, and the next one starts when the one before is done or refused
-  for good;
+- actions on one object, and those that concern several, are carried out in the order given: the next one starts when
+  the one before is done or refused for good. Neighbours on different objects are carried out side by side, because
+  RabbitMQ takes its time over each, and a session that moves many clients waits for the last;
 - a failure that may pass (a lost connection, a RabbitMQ that starts) is retried for as long as the process
   lives, with a growing, bounded delay; a refusal becomes `ActionFailed`;
 - the routine look at RabbitMQ happens between actions, never during one.
@@ -17,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final, Protocol
 
 from aiormq.abc import AbstractChannel, AbstractConnection
@@ -38,6 +40,7 @@ REFUSALS_MAX: Final = 3
 PERFORM_TIMEOUT_S: Final = 60.0
 ASSERT_TIMEOUT_S: Final = 300.0
 ROUTINES_PER_ASSERT: Final = 6
+SIDE_BY_SIDE_MAX: Final = 8
 CONNECTION: Final = "data-plane"
 
 
@@ -49,6 +52,10 @@ class DataPlane(Protocol):
     async def assert_all(self, channel: AbstractChannel, management: Management) -> None: ...
 
     async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None: ...
+
+    def object_of(self, action: Action) -> str | None:
+        """The one object in RabbitMQ that an action concerns; None if it has to be carried out alone."""
+        ...
 
 
 Routine = Callable[[AbstractChannel, Management], Awaitable[Event | None]]
@@ -126,11 +133,12 @@ class PlaneWorker:
             await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(failures, 10)))
 
     async def _session(self) -> None:
-        """Assert everything, then work, on one channel; ends when that channel or its connection has gone."""
+        """Assert everything, then work, on a few channels; ends when one of them or their connection has gone."""
         connection = self._connection
         if connection is None:
             return
-        channel = await connection.channel(publisher_confirms=False)
+        channels = [await connection.channel(publisher_confirms=False)]
+        channel = channels[0]
         async with asyncio.timeout(ASSERT_TIMEOUT_S):
             if self._started is None:
                 self._started = await self._plane.adopt(channel, self._management)
@@ -142,9 +150,12 @@ class PlaneWorker:
             self._post(self._started)
         loop = asyncio.get_running_loop()
         routine_due = loop.time() + self._routine_every_s
-        while not channel.is_closed and self._connection is connection:
+        while not any(one.is_closed for one in channels) and self._connection is connection:
             if self._actions:
-                await self._perform(channel)
+                actions = self._next()
+                while len(channels) < len(actions):
+                    channels.append(await connection.channel(publisher_confirms=False))
+                await self._perform(channels, actions)
             elif loop.time() >= routine_due:
                 await self._look(channel)
                 routine_due = loop.time() + self._routine_every_s
@@ -156,24 +167,43 @@ class PlaneWorker:
                 except TimeoutError:
                     continue
 
-    async def _perform(self, channel: AbstractChannel) -> None:
-        action = self._actions[0]
-        try:
-            async with asyncio.timeout(PERFORM_TIMEOUT_S):
-                event = await self._plane.perform(channel, self._management, action)
-        except (ChannelClosed, RabbitError) as error:
-            if isinstance(error, RabbitUnreachable):
-                raise
+    def _next(self) -> list[Action]:
+        """The actions to be carried out now: one, or several that do not concern each other."""
+        objects: set[str] = set()
+        for action in islice(self._actions, SIDE_BY_SIDE_MAX):
+            concerned = self._plane.object_of(action)
+            if concerned is None or concerned in objects:
+                break
+            objects.add(concerned)
+        return list(islice(self._actions, max(len(objects), 1)))
+
+    async def _perform(self, channels: list[AbstractChannel], actions: list[Action]) -> None:
+        """Carry these out, the first ones that wait; one that fails stays, and comes next."""
+        performed = [
+            self._plane.perform(channel, self._management, action)
+            for channel, action in zip(channels, actions, strict=False)
+        ]
+        async with asyncio.timeout(PERFORM_TIMEOUT_S):
+            results = await asyncio.gather(*performed, return_exceptions=True)
+        failed: list[tuple[Action, BaseException]] = []
+        for action, result in zip(actions, results, strict=True):
+            self._actions.popleft()
+            if isinstance(result, BaseException):
+                failed.append((action, result))
+            elif result is not None:
+                self._post(result)
+        self._actions.extendleft(action for action, _ in reversed(failed))
+        if not failed:
+            self._refusals = 0
+            return
+        action, error = failed[0]
+        if isinstance(error, ChannelClosed | RabbitError) and not isinstance(error, RabbitUnreachable):
             self._refusals += 1
             if self._refusals >= REFUSALS_MAX or isinstance(error, ChannelAccessRefused):
                 self._actions.popleft()
                 self._refusals = 0
                 self._give_up(action, str(error))
-            raise
-        self._refusals = 0
-        self._actions.popleft()
-        if event is not None:
-            self._post(event)
+        raise error
 
     async def _look(self, channel: AbstractChannel) -> None:
         async with asyncio.timeout(ASSERT_TIMEOUT_S):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
@@ -32,7 +31,7 @@ from ._config import Address, Timeouts
 from ._errors import AccessRefused, ConnectionFailed, TidegateError
 from ._opening import FAST_SHARE, OpeningDiffers, Openings
 from ._publishing import Publication, Topic
-from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, Task
+from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, Task, new_tag
 from ._wire import frames
 
 logger = logging.getLogger(__name__)
@@ -176,21 +175,21 @@ class AioChannel:
 
     async def consume(self, queue: str, prefetch: int, deliver: Deliver) -> None:
         self._deliver_to(deliver)
-        tag = _new_tag()
+        tag = new_tag()
         self._channel.consumers[tag] = _unused
         await self._ask(attaching(Consumer(queue, prefetch, deliver), tag)[1:])
 
     async def listen(self, reply: Reply) -> None:
         self._reply = reply
         self._channel.deliver = self._control_delivered
-        tag = _new_tag()
+        tag = new_tag()
         self._channel.consumers[tag] = _unused
         await self._ask([spec.Basic.Consume(queue=DIRECT_REPLY_TO, no_ack=True, consumer_tag=tag)])
 
     async def take_orders(self, exchange: str, key: str, order: Order) -> None:
         self._orders[key] = order
         self._channel.deliver = self._control_delivered
-        tag = _new_tag()
+        tag = new_tag()
         self._channel.consumers[tag] = _unused
         # A queue without a name is the one declared last on the channel.
         declare = spec.Queue.Declare(exclusive=True, auto_delete=True, arguments={"x-max-length": ORDERS_MAX})
@@ -321,7 +320,7 @@ class AioConnection:
 
     async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> AioChannel:
         channel = self._make_channel(on_lost)
-        await channel.attach(consumer, _new_tag(), written=False)
+        await channel.attach(consumer, new_tag(), written=False)
         return channel
 
     async def attach_first(
@@ -387,7 +386,7 @@ class AioRuntime:
     async def attach(
         self, address: Address, name: str, timeouts: Timeouts, consumer: Consumer, on_lost: Callable[[], None]
     ) -> tuple[AioConnection, AioChannel]:
-        tag = _new_tag()
+        tag = new_tag()
         first = ChannelFrame.marshall(FIRST_CHANNEL, attaching(consumer, tag)).payload
         connection, eager = await self._open(address, name, timeouts, first)
         try:
@@ -481,10 +480,6 @@ def attaching(consumer: Consumer, tag: str) -> list[Frame]:
         spec.Basic.Qos(prefetch_count=consumer.prefetch),
         spec.Basic.Consume(queue=consumer.queue, exclusive=True, consumer_tag=tag),
     ]
-
-
-def _new_tag() -> str:
-    return f"tidegate.{secrets.token_hex(8)}"
 
 
 async def _unused(_: object) -> None:

@@ -6,7 +6,6 @@ is right behind it."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,7 @@ from ._config import Address, Timeouts
 from ._opening import Tune
 from ._pika_codec import CodecConnection, Properties, marshal
 from ._publishing import Publication, Topic
-from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal
+from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, new_tag
 from ._wire import frames
 
 if TYPE_CHECKING:
@@ -334,10 +333,6 @@ def attaching(number: int, consumer: Consumer, tag: str) -> list[bytes]:
         spec.Basic.Qos(0, consumer.prefetch, False),
         spec.Basic.Consume(queue=consumer.queue, consumer_tag=tag, no_ack=False, exclusive=True, arguments={}),
     )
-
-
-def new_tag() -> str:
-    return f"tidegate.{secrets.token_hex(8)}"
 
 
 def _receiver(deliver: Deliver) -> Callable[[int, str, bytes, dict[str, Any], bool], None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol
 
 from ._config import Address, Timeouts
@@ -27,6 +28,8 @@ Returned = Callable[[str | None], None]
 """Correlation id of a request that reached nobody."""
 Order = Callable[[bytes, str | None, str | None], None]
 """Body, reply-to, correlation id of what the head sent by itself."""
+
+_tags = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +158,8 @@ class Gate:
             self._queue.popleft().set()
         else:
             self._busy = False
+
+
+def new_tag() -> str:
+    """A consumer's tag, unique in this process. Short, because RabbitMQ repeats it with every delivery."""
+    return f"t{next(_tags)}"

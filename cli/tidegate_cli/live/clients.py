@@ -19,9 +19,12 @@ from .journal import Journal
 from .publisher import LeanPublisher, LeanPublishers
 from .sdk import SdkPublisher, SdkSubscriber
 from .subscriber import LeanSubscriber, MoveSeen, PlaceSeen, PublisherNumbers
+from .workload import subscribers_of
 
-ACKNOWLEDGE_S: Final = 0.1
-"""How often lean subscribers acknowledge in bulk."""
+ACKNOWLEDGE_S: Final = 0.05
+"""How often a lean subscriber acknowledges, as often as one of the SDK."""
+ACKNOWLEDGE_TURNS: Final = 5
+"""Not all at once: what queues hold would rise and fall together, and look like load."""
 
 
 class SubscriberLike(Protocol):
@@ -104,7 +107,10 @@ class LeanClients(Clients):
         numbers = PublisherNumbers(spec.name for spec in scenario.publishers)
         self._joins_s = {spec.name: spec.joins_s for _, spec in subscribers}
         self.subscribers = [LeanSubscriber(spec, number, head, numbers, journal) for number, spec in subscribers]
-        self._publishers = [LeanPublisher(spec, number, scenario.duration_s, persistent) for number, spec in publishers]
+        self._publishers = [
+            LeanPublisher(spec, number, scenario.duration_s, persistent, subscribers_of(scenario, spec.topic))
+            for number, spec in publishers
+        ]
         self._sending = LeanPublishers(self._publishers, beside, journal)
         self._lines: list[HeadLine] = []
         self._ready = asyncio.Event()
@@ -145,9 +151,10 @@ class LeanClients(Clients):
 
     async def _acknowledge(self) -> None:
         while True:
-            await asyncio.sleep(ACKNOWLEDGE_S)
-            for subscriber in self.subscribers:
-                subscriber.flush()
+            for turn in range(ACKNOWLEDGE_TURNS):
+                await asyncio.sleep(ACKNOWLEDGE_S / ACKNOWLEDGE_TURNS)
+                for subscriber in self.subscribers[turn::ACKNOWLEDGE_TURNS]:
+                    subscriber.flush()
 
     async def published(self) -> dict[int, int]:
         await asyncio.gather(*self._publishing)
@@ -197,7 +204,10 @@ class SdkClients(Clients):
         self._duration_s = scenario.duration_s
         self._joins_s = {spec.name: spec.joins_s for _, spec in subscribers}
         self.subscribers = [SdkSubscriber(spec, number, head_url, numbers, journal) for number, spec in subscribers]
-        self._publishers = [SdkPublisher(spec, number, publish_url, persistent, journal) for number, spec in publishers]
+        self._publishers = [
+            SdkPublisher(spec, number, publish_url, persistent, journal, subscribers_of(scenario, spec.topic))
+            for number, spec in publishers
+        ]
 
     async def open(self) -> None:
         await asyncio.gather(*[one.open() for one in self._publishers], *[one.open() for one in self.subscribers])

@@ -38,8 +38,9 @@ BODY_BYTES_MAX: Final = 4096
 class LeanPublisher:
     """One publisher of one topic: what it has sent, and what it tells the head."""
 
-    def __init__(self, spec: PublisherSpec, number: int, duration_s: float, persistent: bool) -> None:
+    def __init__(self, spec: PublisherSpec, number: int, duration_s: float, persistent: bool, subscribers: int) -> None:
         self._spec = spec
+        self._subscribers = subscribers
         self._stream = stream_of(spec)
         self._publish = encode_publish(PUBLISH_EXCHANGE, spec.topic)
         self._persistent = persistent
@@ -60,7 +61,8 @@ class LeanPublisher:
 
     def frames(self, now_us: int) -> bytes:
         """The next publication, ready to be written."""
-        size = min(body_bytes(self._spec, self.sequence), BODY_BYTES_MAX)
+        publisher = publisher_id(self.name, INCARNATION)
+        size = min(body_bytes(self._spec, publisher, self.sequence, self._subscribers), BODY_BYTES_MAX)
         properties = encode_properties(f"{self._stream}:{self.sequence}", now_us, b"", self._persistent)
         self.sequence += 1
         self._messages += 1

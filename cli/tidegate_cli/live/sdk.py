@@ -12,13 +12,11 @@ from typing import Final
 
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
 from tidegate._config import PREFETCH_MAX
-from tidegate_protocol.names import DELIVER_EXCHANGE
 from tidegate_simulator.scenario import PublisherSpec, SubscriberSpec
 
-from .codec import delivery_overhead
 from .journal import Journal
 from .subscriber import MoveSeen, PlaceSeen, PublisherNumbers
-from .workload import due_times_s
+from .workload import body_bytes, due_times_s
 
 LOOK_S: Final = 0.05
 """How often it is looked where a subscription is served from."""
@@ -27,8 +25,11 @@ LOOK_S: Final = 0.05
 class SdkPublisher:
     """One publisher of one topic."""
 
-    def __init__(self, spec: PublisherSpec, number: int, url: str, persistent: bool, journal: Journal) -> None:
+    def __init__(
+        self, spec: PublisherSpec, number: int, url: str, persistent: bool, journal: Journal, subscribers: int
+    ) -> None:
         self._spec = spec
+        self._subscribers = subscribers
         self._persistent = persistent
         self._journal = journal
         self._publisher = AsyncPublisher(url, spec.name)
@@ -45,19 +46,14 @@ class SdkPublisher:
             due_us = began_us + round(due_s * 1e6)
             await asyncio.sleep(max(due_us / 1e6 - time.time(), 0.0))
             now_us = time.time_ns() // 1000
-            await self._publisher.publish(self._spec.topic, bytes(self._body_bytes()), persistent=self._persistent)
+            size = body_bytes(self._spec, self._publisher.id, self.sequence, self._subscribers)
+            await self._publisher.publish(self._spec.topic, bytes(size), persistent=self._persistent)
             self._journal.published(self.number, self.sequence, due_us, now_us)
             self.sequence += 1
         await self._publisher.flush()
 
     async def close(self) -> None:
         await self._publisher.close()
-
-    def _body_bytes(self) -> int:
-        """As for a lean publisher, whose id is shorter."""
-        message_id = f"{self._publisher.id}:{self._spec.topic}:{self.sequence}"
-        overhead = delivery_overhead(DELIVER_EXCHANGE, self._spec.topic, message_id)
-        return max(round(self._spec.message_bytes) - overhead, 0)
 
 
 class SdkSubscriber:

@@ -11,11 +11,14 @@ from typing import Final
 
 from tidegate_protocol.ids import publisher_id
 from tidegate_protocol.names import DELIVER_EXCHANGE
-from tidegate_simulator.scenario import PublisherSpec
+from tidegate_simulator.scenario import PublisherSpec, Scenario
 
 from .codec import delivery_overhead
 
-INCARNATION: Final = 1
+INCARNATION: Final = 1_700_000_000_000
+"""As long as those of the SDK, which are times: ids travel with every message."""
+CONFIRM_BYTES: Final = 21
+"""What an edge's uplink carries back to the head for every message that comes in, however many subscribers it has."""
 BODY_BYTES_MIN: Final = 0
 
 
@@ -41,7 +44,16 @@ def stream_of(spec: PublisherSpec) -> str:
     return f"{publisher_id(spec.name, INCARNATION)}:{spec.topic}"
 
 
-def body_bytes(spec: PublisherSpec, sequence: int) -> int:
-    """How long a body must be for the delivery to have the size of the scenario on the wire."""
-    message_id = f"{stream_of(spec)}:{sequence}"
-    return max(round(spec.message_bytes) - delivery_overhead(DELIVER_EXCHANGE, spec.topic, message_id), BODY_BYTES_MIN)
+def body_bytes(spec: PublisherSpec, publisher: str, sequence: int, subscribers: int) -> int:
+    """How long a body must be for a delivery to take what the scenario says of the uplink.
+
+    `publisher` is the id of the one that publishes. The subscribers of a topic, usually on one edge, share the confirm.
+    """
+    overhead = delivery_overhead(DELIVER_EXCHANGE, spec.topic, f"{publisher}:{spec.topic}:{sequence}")
+    confirm = CONFIRM_BYTES / max(subscribers, 1)
+    return max(round(spec.message_bytes - confirm) - overhead, BODY_BYTES_MIN)
+
+
+def subscribers_of(scenario: Scenario, topic: str) -> int:
+    """How many subscribers a topic has; those of `ews-burst` subscribe to topics by name."""
+    return sum(spec.pattern == topic for spec in scenario.subscribers)

@@ -17,7 +17,8 @@ from tidegate_cli.live.subscriber import MoveSeen, PlaceSeen, PublisherNumbers
 from tidegate_cli.live.topology import topology_of
 from tidegate_cli.live.verdict import Lags, problems
 from tidegate_cli.live.worker import Task, plain_options, read_options
-from tidegate_cli.live.workload import body_bytes, due_times_s, stream_of
+from tidegate_cli.live.workload import CONFIRM_BYTES, INCARNATION, body_bytes, due_times_s, stream_of
+from tidegate_protocol.ids import publisher_id
 from tidegate_protocol.names import DELIVER_EXCHANGE
 from tidegate_simulator.experiments.ews import EwsOptions, scenario, topics_of
 from tidegate_simulator.experiments.result import placement
@@ -60,9 +61,9 @@ def test_deliveries_have_the_papers_sizes_on_the_wire() -> None:
     sizes = {topic.name: topic.message_bytes for topic in topics_of(OPTIONS)}
     for spec in scenario(OPTIONS).publishers:
         for sequence in (0, 99, 2_250):
-            message_id = f"{stream_of(spec)}:{sequence}"
-            overhead = delivery_overhead(DELIVER_EXCHANGE, spec.topic, message_id)
-            assert body_bytes(spec, sequence) + overhead == sizes[spec.topic]
+            overhead = delivery_overhead(DELIVER_EXCHANGE, spec.topic, f"{stream_of(spec)}:{sequence}")
+            body = body_bytes(spec, publisher_id(spec.name, INCARNATION), sequence, 4)
+            assert body + overhead == round(sizes[spec.topic] - CONFIRM_BYTES / 4)
 
 
 def test_the_cluster_is_that_of_table_v() -> None:
