@@ -22,7 +22,7 @@ Which load is too much, and who goes where, is the policy's decision; who is mov
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -123,6 +123,7 @@ class EdgeBalancing:
         self._over: deque[str] = deque(maxlen=SESSIONS_REMEMBERED_MAX)
         self._stabilizing: _Stabilizing | None = None
         self._last_session = 0
+        self._head_incarnation: int | None = None
         self._retry_s = self._config.retry_s
         self._not_before_s = float("-inf")
         self._state = LoadState.LOW
@@ -403,16 +404,30 @@ class EdgeBalancing:
             numbers["session_s"] = self._detector.session_time.average_s
         self._finish(f"{notice.moved} moved, {notice.failed} failed", moved=notice.moved > 0, numbers=numbers)
 
+    def welcomed(self, incarnation: int) -> None:
+        """The head answers. One that has begun anew knows nothing of the sessions it led: they are over."""
+        before = self._head_incarnation
+        self._head_incarnation = incarnation if before is None else max(before, incarnation)
+        if before is None or incarnation <= before:
+            return
+        self._leave(self._hosted, "the head has begun anew")
+        if self.phase is Phase.MOVING:
+            self._finish("the head has begun anew; what it began may have moved", moved=True)
+
     def leave_overdue(self) -> None:
         """Leave sessions of others that nobody ended."""
-        for name in sorted(name for name, until_s in self._hosted.items() if until_s <= self._context.now):
-            del self._hosted[name]
-            self._over.append(name)
-            self._context.decide(Decision("session-left", self._context.config.edge, "nobody ended it", session=name))
-            self._session_over()
+        overdue = [name for name, until_s in self._hosted.items() if until_s <= self._context.now]
+        self._leave(overdue, "nobody ended it")
         stabilizing = self._stabilizing
         if stabilizing is not None and self._context.now - stabilizing.since_s >= self._config.stabilizing_max_s:
             self._stabilized(stabilizing, "as long as it may take")
+
+    def _leave(self, hosted: Collection[str], why: str) -> None:
+        for name in sorted(hosted):
+            del self._hosted[name]
+            self._over.append(name)
+            self._context.decide(Decision("session-left", self._context.config.edge, why, session=name))
+            self._session_over()
 
     def _stabilize(self) -> None:
         stabilizing = self._stabilizing

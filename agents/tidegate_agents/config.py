@@ -87,8 +87,8 @@ class BalancingConfig:
     flood_samples_needed: int = 3
     containment_s: float = 30.0
     slow_subscriber_samples_needed: int = 3
-    slow_subscriber_messages_max: int = 10_000
-    """What may wait for a subscriber that is too slow."""
+    slow_subscriber_messages_max: int = 100_000
+    """What may wait for a subscriber that is too slow: many minutes of a usual stream, and no danger to RabbitMQ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,7 @@ class EdgeAgent:
         self.head_heard_s = self._context.now
         if isinstance(message, EdgeWelcome):
             self._period_s = message.period_s
+            self.balancing.welcomed(message.incarnation)
             if message.pause_version > self._context.pause_version:
                 self._context.paused, self._context.pause_version = message.paused, message.pause_version
         elif isinstance(message, Refusal):

@@ -95,6 +95,7 @@ class Edges:
             head=config.head,
             cluster=config.cluster,
             period_s=config.period_s,
+            incarnation=config.incarnation,
             paused=context.paused,
             pause_version=context.pause_version,
         )

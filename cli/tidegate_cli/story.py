@@ -13,12 +13,17 @@ from typing import Final
 
 from tidegate_agents.config import BalancingConfig
 from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
+from tidegate_protocol.ids import publisher_id
+from tidegate_protocol.names import DELIVER_EXCHANGE
 from tidegate_simulator.scenario import EdgeSpec, HeadSpec, PublisherSpec, RateChange, Scenario, SubscriberSpec
+
+from .live.codec import delivery_overhead
+from .live.workload import CONFIRM_BYTES
 
 CLUSTER: Final = "coast"
 HEAD: Final = "coast-head"
-WIRE_BYTES: Final = 150
-"""What a message of the SDK adds to its body on its way to a subscriber."""
+TYPICAL_INCARNATION: Final = 1_700_000_000_000
+TYPICAL_SEQUENCE: Final = 1_000
 LINK_DELAY_S: Final = 0.02
 CLIENT_DELAY_S: Final = 0.05
 PREFETCH: Final = 2_000
@@ -31,12 +36,16 @@ class Feed:
     name: str
     topic: str
     rate_per_s: float
-    body_bytes: int
+    wire_bytes: int
+    """What one delivery takes of an edge's uplink."""
     burst_factor: float = 1.0
 
     @property
-    def wire_bytes(self) -> int:
-        return self.body_bytes + WIRE_BYTES
+    def body_bytes(self) -> int:
+        """What is left of it for the body: the SDK writes ids, times and topics, AMQP its frames."""
+        message_id = f"{publisher_id(self.name, TYPICAL_INCARNATION)}:{self.topic}:{TYPICAL_SEQUENCE}"
+        confirm = CONFIRM_BYTES // max(sum(audience.count for audience in AUDIENCES if audience.topic == self.topic), 1)
+        return self.wire_bytes - delivery_overhead(DELIVER_EXCHANGE, self.topic, message_id) - confirm
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,10 @@ EDGES: Final = {"north": 70_000.0, "south": 60_000.0, "cape": 40_000.0}
 """What each edge's uplink carries, in bytes per second."""
 
 FEEDS: Final = (
-    Feed("seismometers", "quake.alert", 20.0, 250, burst_factor=1.7),
-    Feed("tide-gauges", "tide.level", 20.0, 250),
-    Feed("buoys", "buoy.pressure", 20.0, 350),
-    Feed("citizens", "social.report", 10.0, 450, burst_factor=1.5),
+    Feed("seismometers", "quake.alert", 20.0, 400, burst_factor=1.7),
+    Feed("tide-gauges", "tide.level", 20.0, 400),
+    Feed("buoys", "buoy.pressure", 20.0, 500),
+    Feed("citizens", "social.report", 10.0, 600, burst_factor=1.5),
 )
 AUDIENCES: Final = (
     Audience("siren", "quake.alert", 1.0, 4),

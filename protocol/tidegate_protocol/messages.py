@@ -172,6 +172,8 @@ class EdgeWelcome(Message):
     head: Name
     cluster: Name
     period_s: Annotated[float, Field(gt=0)]
+    incarnation: Annotated[int, Field(ge=0)] = 0
+    """Larger at every start of the head, which then knows nothing of the sessions before."""
     paused: bool = False
     pause_version: Annotated[int, Field(ge=0)] = 0
 

@@ -17,8 +17,8 @@ from tests.support.leftovers import listening, nothing_left, processes_of
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Message
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.errors import ChildDied
-from tidegate_brokers.topology import Topology
+from tidegate_brokers.errors import ChildDied, ConfigurationError
+from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
 
 DEADLINE_S = 600.0
 SMALL = Topology.simple(clusters=1, edges=1)
@@ -57,6 +57,20 @@ async def goes_through(cluster: EmbeddedCluster, count: int = 3) -> float:
         await eventually(lambda: len(received) >= count, f"{count} messages arrive")
     assert [message.body for _, message in received] == [str(number).encode() for number in range(count)]
     return received[0][0] - began_s
+
+
+async def test_a_directory_too_long_for_sockets_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = directory / ("a-long-name" * 6)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    shaped = ClusterSpec(
+        name="alpha", head=BrokerSpec(name="head"), edge=(BrokerSpec(name="edge", uplink_bytes_per_s=1e6),)
+    )
+    with pytest.raises(ConfigurationError, match=r"TMPDIR.*choose a shorter directory"):
+        async with EmbeddedCluster(Topology(cluster=(shaped,)), compact=True):
+            raise AssertionError("a cluster without sockets has started")
+    assert processes_of(long) == {}
+    await nothing_left(long)
 
 
 async def test_leaving_leaves_nothing_behind(directory: Path) -> None:

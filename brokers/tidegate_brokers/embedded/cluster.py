@@ -23,7 +23,7 @@ from typing import Final, Literal, Self
 
 import httpx
 
-from ..errors import ChildDied, EmbeddedError, StartTimedOut
+from ..errors import ChildDied, ConfigurationError, EmbeddedError, StartTimedOut
 from ..settings import ENVIRONMENT_PREFIX
 from ..topology import Topology
 from .conditioner_client import ConditionerClient
@@ -46,6 +46,8 @@ POLL_S: Final = 0.1
 ANSWER_TIMEOUT_S: Final = 5.0
 GRACE_S: Final = SHUTDOWN_TIMEOUT_S + 1.0
 COMPACT_NODE: Final = "shared"
+DIRECTORY_BYTES_MAX: Final = 80
+"""The path of a Unix socket has at most 107 bytes, and those of the conditioners lie in our directory."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the step, how much of it is done, and how much there is."""
@@ -211,6 +213,9 @@ class EmbeddedCluster:
             installation = find_installation()
         guard = await self._stack.enter_async_context(Guard())
         self.directory = guard.directory
+        if self._conditioned and len(os.fsencode(self.directory)) > DIRECTORY_BYTES_MAX:
+            problem = f"sockets in {self.directory} would have longer paths than the kernel allows"
+            raise ConfigurationError("TMPDIR", "environment", problem, "choose a shorter directory, such as /tmp")
         self.logs.mkdir(mode=0o700)
         password = new_password()
 
@@ -257,7 +262,7 @@ class EmbeddedCluster:
         await together([count(one) for one in work])
 
     async def _condition(self, guard: Guard, member: Member, index: int) -> None:
-        control = guard.directory / f"conditioner-{index}.sock"  # short: the kernel allows about 100 characters
+        control = guard.directory / f"conditioner-{index}.sock"
         file = guard.directory / f"conditioner-{index}.json"
         file.write_text(self._plan.conditioner(member, control).to_json())
         client = ConditionerClient(member.name, control)

@@ -115,6 +115,30 @@ def test_the_burst_of_the_paper_moves_exactly_topic_1_from_b1_to_b0() -> None:
     assert "out of OVERLOAD" in planned.reason
 
 
+def test_a_head_that_begins_anew_leads_no_session_any_more() -> None:
+    driver, actions = until_requested()
+    balancing = driver.agent.balancing
+    balancing.welcomed(100)
+    driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
+    for incarnation in (100, 99):
+        balancing.welcomed(incarnation)
+        assert balancing.phase is Phase.MOVING, "it is the same head, or its words came late"
+    balancing.welcomed(101)
+    assert balancing.phase is None
+    assert balancing.stabilizing, "some of the clients may have moved"
+    balancing.validate()
+
+
+def test_a_target_leaves_the_sessions_of_a_head_that_begins_anew() -> None:
+    driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), PAPER, now=20.0)
+    balancing = driver.agent.balancing
+    balancing.welcomed(100)
+    driver.notice("b0~3~1", SessionPhase.STARTED, "b0")
+    assert balancing.busy
+    balancing.welcomed(101)
+    assert not balancing.busy
+
+
 def test_after_the_session_lagging_averages_cause_no_second_one() -> None:
     driver, actions = until_requested()
     plan = driver.candidates(driver.request(actions), ews_candidate("b0"))

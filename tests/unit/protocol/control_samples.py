@@ -100,7 +100,9 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         paused=True,
         pause_version=7,
     ),
-    m.EdgeWelcome(head="head-1", cluster="north", period_s=1.0, paused=True, pause_version=7),
+    m.EdgeWelcome(
+        head="head-1", cluster="north", period_s=1.0, incarnation=1_753_000_000_000, paused=True, pause_version=7
+    ),
     m.EdgeGoodbye(edge="edge-1"),
     m.OutputPrepare(subscription=SUBSCRIPTION, marker="tidegate.marker.head-1~5~m3.*"),
     m.OutputReady(subscription=SUBSCRIPTION, queue="out.siren-7.2"),
