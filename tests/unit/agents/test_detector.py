@@ -182,7 +182,7 @@ def test_a_slow_subscriber_alone_moves_nobody_and_is_named_once_and_limited() ->
     (named,) = driver.decisions("slow-subscriber")
     assert named.subject == "out.slow.0"
     assert named.numbers["drain_per_s"] < named.numbers["enqueue_per_s"]
-    assert of(driver.done, LimitOutput) == [LimitOutput("slow", 0, 10_000)]
+    assert of(driver.done, LimitOutput) == [LimitOutput("slow", 0, 100_000)]
     assert driver.agent.detector.assessment.state is LoadState.LOW
 
 
