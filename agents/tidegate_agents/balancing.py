@@ -285,7 +285,7 @@ class EdgeBalancing:
         resting = frozenset(message.resting)
         selection = self._policy.select(view, session.trigger, ranked, resting=resting, session=session.id)
         numbers = {"candidates": float(len(message.candidates)), "resting": float(len(resting)), **selection.numbers}
-        wider = not selection.moves and not selection.relieved and self._widen(session)
+        wider = session.trigger.lacks(selection) and self._widen(session)
         if wider or self._waits_for_others(session, message, selection):
             kind = "session-last-resort" if session.trigger.last_resort else "session-remote"
             if session.patient:

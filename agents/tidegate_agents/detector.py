@@ -218,8 +218,7 @@ class Detector:
                 self.unknown += 1
                 continue
             arriving, draining = sample.enqueue_per_s, sample.drain_per_s
-            seen = queue.samples + 1
-            queue.samples = seen
+            seen = queue.samples = queue.samples + 1
             if seen > 1:
                 before, drain_before = queue.enqueue_per_s, queue.drain_per_s
                 level = alpha * arriving + rest * before
@@ -235,8 +234,7 @@ class Detector:
             size = sample.message_bytes
             if size > 0.0:
                 queue.message_bytes = size
-            round_trip_s = sample.round_trip_s
-            in_flight = draining * round_trip_s
+            in_flight = draining * (round_trip_s := sample.round_trip_s)
             depth = sample.ready + sample.unacknowledged - in_flight
             depth = depth if depth > 0.0 else 0.0
             queue.grows, queue.depth = depth >= queue.depth, depth
@@ -248,27 +246,24 @@ class Detector:
             queue.allowed_wait_s, queue.noise = wait_s, noise
             threshold: float | None = None
             if wait_s > 0.0:
-                growth = expected - drain
                 threshold = (share * wait_s - per_drain_s) * drain + noise
-                if growth > 0.0 or shrinking:
-                    threshold -= growth * per_growth_s
+                if expected > drain or shrinking:
+                    threshold -= (expected - drain) * per_growth_s
             queue.threshold = threshold
             moves = queue.migrating = sample.migrating or sample.name in migrating
             drained += drain_level * size
-            attached = sample.attached
-            queue.away = not attached
-            if not attached:
+            away = queue.away = not sample.attached
+            if away:
                 queue.slow_samples = 0
                 continue
             counts = not (moves or queue.slow)
             if counts:
                 offered += level * size
-            if depth > 1.0 and depth > 1.0 + IN_FLIGHT_DEVIATIONS * deviation:
-                if counts:
-                    backlogged += level * size
-                    backlogs += 1
-                wait(queue)
-            elif queue.slow:
+            waits = depth > 1.0 and depth > 1.0 + IN_FLIGHT_DEVIATIONS * deviation
+            if waits and counts:
+                backlogged += level * size
+                backlogs += 1
+            if waits or queue.slow:
                 wait(queue)
             elif queue.slow_samples:
                 queue.slow_samples = 0

@@ -196,7 +196,7 @@ class EdgeOperations:
         resting = frozenset(message.resting)
         selection = self._select(view, trigger, message.candidates, resting)
         plan = selection.reason
-        if not selection.moves and not selection.relieved:
+        if trigger.lacks(selection):
             plan = f"{plan} in this cluster: its neighbours would be asked"
             if trigger.fallbacks:
                 trigger = replace(trigger, last_resort=True)

@@ -155,6 +155,10 @@ class Trigger:
     urgent: bool = False
     """Whether a deadline would be missed before another session could help."""
 
+    def lacks(self, selection: Selection) -> bool:
+        """Whether others should be asked: half of the help is enough only where there is time for another session."""
+        return not (selection.relieved or selection.full) and (self.urgent or not selection.moves)
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -181,6 +185,8 @@ class Selection:
     numbers: Mapping[str, float] = field(default_factory=dict)
     rejected: Mapping[str, str] = field(default_factory=dict)
     """`<pattern> to <broker>`, or a pattern alone, with the reason."""
+    full: bool = False
+    """Whether it moves as many as one session may."""
 
 
 class Policy(Protocol):

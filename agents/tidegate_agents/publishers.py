@@ -31,13 +31,20 @@ from .machine import Decision, HeadSampled
 from .metrics import PublisherSample
 from .paths import HERE, Delay, Paths
 from .placement import ExpectedLoad
-from .rates import smooth
+from .rates import SMOOTHING, smooth
 
 STREAMS_MAX: Final = 100_000
 """Streams followed at once; of more, those heard of first."""
 
 RATE_SETTLED_SHARE: Final = 1e-3
 """A smoothed rate this close to its sample is taken to be the sample, so that a steady rate comes to rest."""
+
+STEADY_SMOOTHING: Final = 0.25
+"""α of what is expected of a stream in the long run: counts of a second are whole numbers, and where a few messages per
+second go to many subscribers, one more or less would decide about a placement."""
+
+STEADY_CHANGE_MAX: Final = 0.25
+"""A sample further away from that, as a share of it, is no chance but a change, and believed at once."""
 
 RATE_GONE_PER_S: Final = 1e-3
 """Below this a rate that is no longer sampled counts as nothing."""
@@ -47,6 +54,9 @@ RATE_GONE_PER_S: Final = 1e-3
 class _Stream:
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
+    steady_messages_per_s: float = 0.0
+    steady_bytes_per_s: float = 0.0
+    """The same in the long run."""
     measured: bool = False
     declared: bool = False
     sampled: int = -1
@@ -137,8 +147,12 @@ class Publishers:
         before = (stream.messages_per_s, stream.bytes_per_s) if stream.measured else (None, None)
         stream.messages_per_s = _settled(sample.messages_per_s, before[0])
         stream.bytes_per_s = _settled(bytes_per_s, before[1])
+        steady = (stream.steady_messages_per_s, stream.steady_bytes_per_s) if stream.measured else (None, None)
+        stream.steady_messages_per_s = _steady(sample.messages_per_s, steady[0])
+        stream.steady_bytes_per_s = _steady(bytes_per_s, steady[1])
         stream.measured, stream.sampled = True, self._samples
-        return (stream.messages_per_s, stream.bytes_per_s) == (sample.messages_per_s, bytes_per_s)
+        at_rest = stream.messages_per_s == stream.steady_messages_per_s == sample.messages_per_s
+        return at_rest and stream.bytes_per_s == stream.steady_bytes_per_s == bytes_per_s
 
     def _fade(self) -> bool:
         """Let the rates of those that were not in the sample fall. Says whether all are at rest."""
@@ -157,6 +171,7 @@ class Publishers:
                     stream.measured = False
                     if not stream.declared:
                         self._end(name, topic)
+                stream.steady_messages_per_s, stream.steady_bytes_per_s = stream.messages_per_s, stream.bytes_per_s
             if not known.streams and not known.said_hello:
                 del self._publishers[name]
         return settled
@@ -218,8 +233,8 @@ class Publishers:
         for topic, names in self._by_topic.items():
             streams = [self._publishers[name].streams[topic] for name in names]
             if any(stream.measured for stream in streams):
-                bytes_per_s = sum(stream.bytes_per_s for stream in streams)
-                found[topic] = ExpectedLoad(bytes_per_s, sum(stream.messages_per_s for stream in streams))
+                bytes_per_s = sum(stream.steady_bytes_per_s for stream in streams)
+                found[topic] = ExpectedLoad(bytes_per_s, sum(stream.steady_messages_per_s for stream in streams))
         for pattern in patterns:
             parts = [found[topic] for topic in self._paths.topics_of(pattern) if topic in found]
             if parts:
@@ -262,9 +277,15 @@ class Publishers:
                 assert topic in self._paths.topics_of(topic), f"{topic} has no path"
 
 
-def _settled(sample: float, before: float | None) -> float:
-    level = smooth(sample, before)
+def _settled(sample: float, before: float | None, alpha: float = SMOOTHING) -> float:
+    level = smooth(sample, before, alpha)
     return sample if abs(level - sample) <= RATE_SETTLED_SHARE * sample else level
+
+
+def _steady(sample: float, before: float | None) -> float:
+    if before is None or abs(sample - before) > STEADY_CHANGE_MAX * before:
+        return sample
+    return _settled(sample, before, STEADY_SMOOTHING)
 
 
 def _is_topic(text: str) -> bool:

@@ -3,7 +3,9 @@
 What always holds:
 
 - a queue that RabbitMQ has not told about yet is not in the sample, and one that is gone is forgotten;
-- rates are those between two answers, so that the first answer gives no sample;
+- rates are those over the last two periods, so that the first answer gives no sample. RabbitMQ reads its counters
+  somewhere between question and answer: over one period that alone is an error of several per cent, and the next
+  period has it with the opposite sign;
 - sizes are bytes on the wire: what bodies have plus what AMQP adds to each delivery. A queue found empty keeps the
   size it had; one never found filled has that of its pattern's other queues, or else of all;
 - a queue in which nothing happens costs next to nothing, because most of a thousand are like that.
@@ -42,6 +44,8 @@ class _Output:
     trip: SubscriberTrip = field(default_factory=SubscriberTrip)
     body_bytes: float | None = None
     seen: float = 0.0
+    before: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """What came, what went, and how long that took, in the period before; all 0 where there was none."""
     still: SubscriptionSample | None = None
     """The last sample, if nothing at all happened in it."""
 
@@ -85,6 +89,7 @@ class EdgeSampler:
         self._default_round_trip_s = default_round_trip_s
         self._outputs: dict[str, _Output] = {}
         self._enqueued, self._acked, self._received = Differences(), Differences(), Differences()
+        self._received_before: tuple[float, float] = (0.0, 0.0)
         self._moment_s: float | None = None
         self._patterns: dict[str, float] = {}
         self._body_bytes = 0.0
@@ -135,7 +140,9 @@ class EdgeSampler:
             samples = self._samples(held, enqueued, acked, elapsed_s)
             self._still = samples if not (enqueued or acked) and self._all_still(samples) else None
             self._learn_typical_trip()
-        broker = self._broker_sample(samples, sum(received.values()) / elapsed_s)
+        messages, (messages_before, before_s) = sum(received.values()), self._received_before
+        self._received_before = messages, elapsed_s
+        broker = self._broker_sample(samples, (messages + messages_before) / (elapsed_s + before_s))
         oldest_s = self._oldest_s(answer, samples, wall_s)
         return EdgeReading(EdgeSampled(broker, samples, head_round_trip_s), oldest_s)
 
@@ -198,11 +205,14 @@ class EdgeSampler:
         else:
             output.trip.sampled(held, ready, acked, elapsed_s)
         waiting = ready if ready < held else held
+        enqueued_before, acked_before, before_s = output.before
+        output.before = enqueued, acked, elapsed_s
+        window_s = elapsed_s + before_s
         sample = SubscriptionSample(
             name=queue,
             pattern=pattern,
-            enqueue_per_s=enqueued / elapsed_s,
-            drain_per_s=acked / elapsed_s,
+            enqueue_per_s=(enqueued + enqueued_before) / window_s,
+            drain_per_s=(acked + acked_before) / window_s,
             ready=waiting,
             unacknowledged=held - waiting,
             round_trip_s=self._round_trip_s(output.trip),
@@ -210,7 +220,8 @@ class EdgeSampler:
             migrating=migrating,
             attached=attached,
         )
-        output.still = sample if not (enqueued or acked) and seen == output.seen else None
+        quiet = not (enqueued or acked or enqueued_before or acked_before)
+        output.still = sample if quiet and seen == output.seen else None
         output.seen = seen
         return sample
 

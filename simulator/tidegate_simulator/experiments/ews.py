@@ -57,7 +57,7 @@ PREFETCH: Final = 10_000
 SETTLE_S: Final = 30.0
 """So long, times the burst factor, what still waits at the end may take to arrive."""
 
-SESSION_S_REALISTIC: Final = 2.5
+SESSION_S_REALISTIC: Final = 3.5
 """What a session takes at least over these delays, and therefore the first guess where control takes time: eight
 messages between head and edges, three between head and client, attaching, and a marker on its way to the client."""
 

@@ -40,8 +40,11 @@ def test_rates_are_smoothed_and_summed_over_publishers() -> None:
     driver = PartsDriver()
     driver.sample(stream("p~1", "a", 10.0), stream("q~1", "a", 5.0, 200.0))
     assert driver.context.expected() == {"a": ExpectedLoad(2_000.0, 15.0)}
+    driver.sample(stream("p~1", "a", 12.0), stream("q~1", "a", 5.0, 200.0))
+    expected = driver.context.expected()["a"]
+    assert expected == ExpectedLoad(0.25 * 1_200 + 0.75 * 1_000 + 1_000, 10.5 + 5.0), "one more in a second is chance"
     driver.sample(stream("p~1", "a", 20.0), stream("q~1", "a", 5.0, 200.0))
-    assert driver.context.expected()["a"] == ExpectedLoad(0.75 * 2_000 + 0.25 * 1_000 + 1_000, 17.5 + 5.0)
+    assert driver.context.expected()["a"] == ExpectedLoad(2_000.0 + 1_000.0, 25.0), "twice as many are not"
 
 
 def test_a_pattern_in_use_expects_all_topics_it_matches_and_nothing_is_claimed_without_a_measurement() -> None:

@@ -1,0 +1,126 @@
+"""One subscriber that reads too slowly, one publisher that sends twenty times its rate: nobody else is to feel it.
+
+Both are named, by `tidegate status` and by `tidegate explain`, and what waits for the slow one is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.waiting import eventually
+from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
+from tidegate_brokers.balancing import BalancingOptions
+from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
+from tidegate_cli.main import cli
+
+from .arena import Launch, api
+
+CLUSTER = "coast"
+USUAL_PER_S = 20.0
+LIMIT_PER_S = 60.0
+BACKLOG_MAX = 500
+OTHERS = 6
+LATE_SHARE_MAX = 0.01
+NAMED_TIMEOUT_S = 120.0
+OBSERVED_S = 20.0
+
+
+def topology() -> Topology:
+    edges = tuple(BrokerSpec(name=name, uplink_bytes_per_s=400_000.0) for name in ("north", "south"))
+    limits = BalancingOptions(publisher_messages_per_s_max=LIMIT_PER_S, slow_subscriber_messages_max=BACKLOG_MAX)
+    return Topology(cluster=(ClusterSpec(name=CLUSTER, head=BrokerSpec(name="harbour"), edge=edges),), balancing=limits)
+
+
+class Feed:
+    """A publisher whose rate can be changed while it publishes."""
+
+    def __init__(self, publisher: AsyncPublisher, topic: str) -> None:
+        self._publisher = publisher
+        self._topic = topic
+        self.rate_per_s = USUAL_PER_S
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            await self._publisher.publish(self._topic, bytes(200))
+            # One that was held back does not catch up afterwards.
+            due_s = max(due_s + 1.0 / self.rate_per_s, loop.time() - 1.0)
+            await asyncio.sleep(max(due_s - loop.time(), 0.0))
+
+
+@contextlib.asynccontextmanager
+async def publishing(*feeds: Feed) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(feed.run()) for feed in feeds]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+
+
+async def told(*arguments: str) -> str:
+    """What the command prints."""
+    result = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+async def waiting_for(cluster: EmbeddedCluster, subscriber: str) -> int:
+    """How many messages are ready for a subscriber, wherever its queue is."""
+    return sum(
+        item["messages_ready"]
+        for edge, broker in cluster.brokers.items()
+        if broker.kind == "edge"
+        for item in await api(broker, f"queues/{quote(edge)}?columns=name,messages_ready")
+        if str(item["name"]).startswith(f"out.{subscriber}.")
+    )
+
+
+@pytest.mark.timeout(400)
+async def test_a_slow_subscriber_and_a_flooding_publisher_harm_nobody_else(launch: Launch) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(launch(topology(), compact=True))
+        url = cluster.url(CLUSTER)
+        subscriptions: list[AsyncSubscription] = []
+        for number in range(OTHERS):
+            subscriber = await stack.enter_async_context(AsyncSubscriber(url, name=f"siren-{number}"))
+            subscriptions.append(await subscriber.subscribe("quake.alert", deadline=1.0, callback=lambda _: None))
+        desk = await stack.enter_async_context(AsyncSubscriber(url, name="desk"))
+        await desk.subscribe("social.report", deadline=10.0, callback=lambda _: None)
+        sleeper = await stack.enter_async_context(AsyncSubscriber(url, name="sleeper"))
+
+        async def doze(_: Message) -> None:
+            await asyncio.sleep(1.0)
+
+        await sleeper.subscribe("quake.alert", deadline=1.0, callback=doze, prefetch=10)
+        usual = Feed(await stack.enter_async_context(AsyncPublisher(url, name="seismometer")), "quake.alert")
+        flooding = Feed(await stack.enter_async_context(AsyncPublisher(url, name="crowd")), "social.report")
+        await stack.enter_async_context(publishing(usual, flooding))
+        await asyncio.sleep(5.0)
+        flooding.rate_per_s *= 20.0
+
+        async def both_named() -> bool:
+            said = await told("status", "--url", url)
+            return "sleeper" in said and "crowd" in said
+
+        await eventually(both_named, "status names both", NAMED_TIMEOUT_S)
+        assert "slow" in await told("explain", "sleeper", "--url", url)
+        assert "flood" in await told("explain", "crowd", "--url", url)
+        before = [one.statistics() for one in subscriptions]
+        await asyncio.sleep(OBSERVED_S)
+        assert await waiting_for(cluster, "sleeper") <= BACKLOG_MAX
+        for one, then in zip(subscriptions, before, strict=True):
+            now = one.statistics()
+            came = now.received - then.received
+            assert came >= 0.8 * USUAL_PER_S * OBSERVED_S, "the others are served as before"
+            assert now.late - then.late <= LATE_SHARE_MAX * came
