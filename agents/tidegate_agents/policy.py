@@ -157,7 +157,9 @@ class Trigger:
 
     def lacks(self, selection: Selection) -> bool:
         """Whether others should be asked: half of the help is enough only where there is time for another session."""
-        return not (selection.relieved or selection.full) and (self.urgent or not selection.moves)
+        return (
+            selection.insufficient if self.urgent and selection.moves else not (selection.moves or selection.relieved)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,8 @@ class Selection:
     numbers: Mapping[str, float] = field(default_factory=dict)
     rejected: Mapping[str, str] = field(default_factory=dict)
     """`<pattern> to <broker>`, or a pattern alone, with the reason."""
-    full: bool = False
-    """Whether it moves as many as one session may."""
+    insufficient: bool = False
+    """Whether the source would still be offered more than it carries, although one session may move more."""
 
 
 class Policy(Protocol):

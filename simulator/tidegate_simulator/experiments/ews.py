@@ -58,8 +58,8 @@ SETTLE_S: Final = 30.0
 """So long, times the burst factor, what still waits at the end may take to arrive."""
 
 SESSION_S_REALISTIC: Final = 3.5
-"""What a session takes at least over these delays, and therefore the first guess where control takes time: eight
-messages between head and edges, three between head and client, attaching, and a marker on its way to the client."""
+"""About what a session takes over these delays, and therefore the first guess where control takes time: eight messages
+between head and edges, three between head and client, attaching, and a marker on its way through the backlog."""
 
 PEER_STABILIZING_S: Final = 1.0
 PEER_STABILIZING_MAX_S: Final = 2.0
@@ -151,11 +151,7 @@ class EwsOptions:
     duration_s: float = DURATION_S
     burst_at_s: float = BURST_S
     scale: float = 1.0
-    """Rates and bandwidths together times this: nearly the same course with fewer messages.
-
-    Best where a publisher still sends a whole number of messages per second (1, 0.5, 0.2, 0.1): otherwise samples
-    fluctuate by a few per cent, which is enough to change the near-ties of the placement.
-    """
+    """Rates and bandwidths together times this: nearly the same course with fewer messages."""
 
     def __post_init__(self) -> None:
         policy_named(self.policy)
