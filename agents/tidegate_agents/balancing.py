@@ -341,7 +341,9 @@ class EdgeBalancing:
         elif selection.moves:
             self._fail("the head took none of the moves")
         else:
-            self._fail(f"nothing was moved: {selection.reason}")
+            # Out of OVERLOAD by itself: when it is in it again that is a new reason, and no time to wait.
+            soon_s = self._config.period_s if selection.relieved else None
+            self._fail(f"nothing was moved: {selection.reason}", soon_s)
 
     def _fail(self, why: str, retry_after_s: float | None = None) -> None:
         session = self._session

@@ -3,9 +3,9 @@
 What always holds:
 
 - a queue that RabbitMQ has not told about yet is not in the sample, and one that is gone is forgotten;
-- rates are those over the last two periods, so that the first answer gives no sample. RabbitMQ reads its counters
-  somewhere between question and answer: over one period that alone is an error of several per cent, and the next
-  period has it with the opposite sign;
+- rates are those between two answers, so that the first answer gives no sample. What the edge as a whole carries is
+  told over two periods: RabbitMQ reads its counters somewhere between question and answer, which over one period is an
+  error of several per cent, and in the next one the opposite error;
 - sizes are bytes on the wire: what bodies have plus what AMQP adds to each delivery. A queue found empty keeps the
   size it had; one never found filled has that of its pattern's other queues, or else of all;
 - a queue in which nothing happens costs next to nothing, because most of a thousand are like that.
@@ -44,8 +44,6 @@ class _Output:
     trip: SubscriberTrip = field(default_factory=SubscriberTrip)
     body_bytes: float | None = None
     seen: float = 0.0
-    before: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """What came, what went, and how long that took, in the period before; all 0 where there was none."""
     still: SubscriptionSample | None = None
     """The last sample, if nothing at all happened in it."""
 
@@ -89,7 +87,8 @@ class EdgeSampler:
         self._default_round_trip_s = default_round_trip_s
         self._outputs: dict[str, _Output] = {}
         self._enqueued, self._acked, self._received = Differences(), Differences(), Differences()
-        self._received_before: tuple[float, float] = (0.0, 0.0)
+        self._before: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+        """Bytes in, bytes offered, messages in, and how long that took, in the period before."""
         self._moment_s: float | None = None
         self._patterns: dict[str, float] = {}
         self._body_bytes = 0.0
@@ -140,9 +139,7 @@ class EdgeSampler:
             samples = self._samples(held, enqueued, acked, elapsed_s)
             self._still = samples if not (enqueued or acked) and self._all_still(samples) else None
             self._learn_typical_trip()
-        messages, (messages_before, before_s) = sum(received.values()), self._received_before
-        self._received_before = messages, elapsed_s
-        broker = self._broker_sample(samples, (messages + messages_before) / (elapsed_s + before_s))
+        broker = self._broker_sample(samples, sum(received.values()), elapsed_s)
         oldest_s = self._oldest_s(answer, samples, wall_s)
         return EdgeReading(EdgeSampled(broker, samples, head_round_trip_s), oldest_s)
 
@@ -205,14 +202,11 @@ class EdgeSampler:
         else:
             output.trip.sampled(held, ready, acked, elapsed_s)
         waiting = ready if ready < held else held
-        enqueued_before, acked_before, before_s = output.before
-        output.before = enqueued, acked, elapsed_s
-        window_s = elapsed_s + before_s
         sample = SubscriptionSample(
             name=queue,
             pattern=pattern,
-            enqueue_per_s=(enqueued + enqueued_before) / window_s,
-            drain_per_s=(acked + acked_before) / window_s,
+            enqueue_per_s=enqueued / elapsed_s,
+            drain_per_s=acked / elapsed_s,
             ready=waiting,
             unacknowledged=held - waiting,
             round_trip_s=self._round_trip_s(output.trip),
@@ -220,8 +214,7 @@ class EdgeSampler:
             migrating=migrating,
             attached=attached,
         )
-        quiet = not (enqueued or acked or enqueued_before or acked_before)
-        output.still = sample if quiet and seen == output.seen else None
+        output.still = sample if not (enqueued or acked) and seen == output.seen else None
         output.seen = seen
         return sample
 
@@ -267,7 +260,9 @@ class EdgeSampler:
 
     # The edge as a whole
 
-    def _broker_sample(self, samples: tuple[SubscriptionSample, ...], messages_in_per_s: float) -> BrokerSample:
+    def _broker_sample(
+        self, samples: tuple[SubscriptionSample, ...], messages_in: float, elapsed_s: float
+    ) -> BrokerSample:
         offered, streams = 0.0, dict[str, tuple[float, float]]()
         for sample in samples:
             rate = sample.enqueue_per_s
@@ -281,12 +276,15 @@ class EdgeSampler:
                 streams[sample.pattern] = (rate, size)
         total = sum(rate for rate, _ in streams.values())
         mean = sum(rate * size for rate, size in streams.values()) / total if total > 0.0 else 0.0
+        before, now = self._before, (messages_in * mean, offered * elapsed_s, messages_in, elapsed_s)
+        self._before = now
+        over_s = elapsed_s + before[3]
         return BrokerSample(
             self._broker,
             Role.EDGE,
-            bytes_in_per_s=messages_in_per_s * mean,
-            bytes_offered_per_s=offered,
-            messages_in_per_s=messages_in_per_s,
+            bytes_in_per_s=(now[0] + before[0]) / over_s,
+            bytes_offered_per_s=(now[1] + before[1]) / over_s,
+            messages_in_per_s=(now[2] + before[2]) / over_s,
             capacity=self._capacity,
         )
 
