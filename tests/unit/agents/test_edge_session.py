@@ -48,6 +48,7 @@ from tidegate_protocol.messages import (
 from tidegate_protocol.names import output_queue
 
 PAPER = replace(AT_ONCE, threshold=ThresholdKind.PAPER)
+CONFIRMED = replace(AT_ONCE, queue_samples_needed=2)
 OTHERS = ("b0", "b2", "b3")
 
 
@@ -113,6 +114,23 @@ def test_the_burst_of_the_paper_moves_exactly_topic_1_from_b1_to_b0() -> None:
     assert planned.numbers["source.uplink.after"] == pytest.approx(0.99, abs=0.005)
     assert planned.numbers["target.b0.uplink.after"] < 0.9
     assert "out of OVERLOAD" in planned.reason
+
+
+def test_in_the_middle_of_a_change_a_session_waits_for_one_more_sample() -> None:
+    def requested(seconds: int, *, calm: bool) -> bool:
+        """Whether a session has begun so many samples after everything became deep at once."""
+        driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), CONFIRMED, now=20.0)
+        for name in OTHERS:
+            driver.peer(name, LoadState.LOW, 0.5)
+        for _ in range(4):
+            driver.sample(samples_of_b1(25.0), ews_broker("b1", burst=calm), 0.2)
+        deep = [replace(s, ready=s.ready + 500.0) for s in samples_of_b1(31.0)]
+        done = [action for _ in range(seconds) for action in driver.sample(deep, ews_broker("b1", burst=True), 0.2)]
+        return bool(sent(done, b.BalanceRequest))
+
+    assert requested(2, calm=True), "two samples confirm what was offered before, too"
+    assert not requested(2, calm=False)
+    assert requested(3, calm=False)
 
 
 def test_a_head_that_begins_anew_leads_no_session_any_more() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,6 +161,23 @@ def test_promises_of_earlier_moves_in_the_same_selection_count() -> None:
         given[move.target] += move.bundle.bytes_out_per_s
     assert all(load < 9_000 for load in given.values())
     assert len(chosen.moves) == 2
+
+
+def test_half_of_the_help_is_enough_only_if_the_backlog_stops_growing_or_there_is_time() -> None:
+    queues = [queue(f"q{n}", f"t{n}", depth=1.0) for n in range(20)] + [queue("late", "t99", 10, 9.0)]
+    seen = view(queues)
+    urgent = replace(trigger_of(seen), urgent=True)
+    half = select(seen, candidate("a", 7_500), candidate("b", 7_000))
+    assert half.moves
+    assert half.insufficient, "19 of 21 stay on an uplink that carries 10"
+    assert urgent.lacks(half)
+    assert not replace(urgent, urgent=False).lacks(half), "another session may follow"
+    enough = select(overloaded(), candidate("near"))
+    assert enough.relieved
+    assert not urgent.lacks(enough)
+    nothing = select(seen, candidate("a", state=LoadState.HIGH))
+    assert urgent.lacks(nothing)
+    assert replace(urgent, urgent=False).lacks(nothing)
 
 
 def test_candidates_that_are_not_low_any_more_get_nothing() -> None:
