@@ -19,11 +19,10 @@ from tidegate_protocol.names import DELIVER_EXCHANGE
 from tidegate_simulator.scenario import EdgeSpec, HeadSpec, PublisherSpec, RateChange, Scenario, SubscriberSpec
 
 from .live.codec import delivery_overhead
-from .live.workload import CONFIRM_BYTES
+from .live.workload import CONFIRM_BYTES, INCARNATION
 
 CLUSTER: Final = "coast"
 HEAD: Final = "coast-head"
-TYPICAL_INCARNATION: Final = 1_700_000_000_000
 TYPICAL_SEQUENCE: Final = 1_000
 SESSION_S: Final = 3.0
 """About what a session takes on one busy machine; later ones are measured."""
@@ -46,7 +45,7 @@ class Feed:
     @property
     def body_bytes(self) -> int:
         """What is left of it for the body: the SDK writes ids, times and topics, AMQP its frames."""
-        message_id = f"{publisher_id(self.name, TYPICAL_INCARNATION)}:{self.topic}:{TYPICAL_SEQUENCE}"
+        message_id = f"{publisher_id(self.name, INCARNATION)}:{self.topic}:{TYPICAL_SEQUENCE}"
         confirm = CONFIRM_BYTES // max(sum(audience.count for audience in AUDIENCES if audience.topic == self.topic), 1)
         return self.wire_bytes - delivery_overhead(DELIVER_EXCHANGE, self.topic, message_id) - confirm
 

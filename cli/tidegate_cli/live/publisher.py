@@ -41,6 +41,7 @@ class LeanPublisher:
     def __init__(self, spec: PublisherSpec, number: int, duration_s: float, persistent: bool, subscribers: int) -> None:
         self._spec = spec
         self._subscribers = subscribers
+        self._id = publisher_id(spec.name, INCARNATION)
         self._stream = stream_of(spec)
         self._publish = encode_publish(PUBLISH_EXCHANGE, spec.topic)
         self._persistent = persistent
@@ -61,8 +62,7 @@ class LeanPublisher:
 
     def frames(self, now_us: int) -> bytes:
         """The next publication, ready to be written."""
-        publisher = publisher_id(self.name, INCARNATION)
-        size = min(body_bytes(self._spec, publisher, self.sequence, self._subscribers), BODY_BYTES_MAX)
+        size = min(body_bytes(self._spec, self._id, self.sequence, self._subscribers), BODY_BYTES_MAX)
         properties = encode_properties(f"{self._stream}:{self.sequence}", now_us, b"", self._persistent)
         self.sequence += 1
         self._messages += 1
@@ -71,8 +71,7 @@ class LeanPublisher:
 
     def hello(self) -> None:
         """Tell the head that it is there."""
-        publisher = publisher_id(self.name, INCARNATION)
-        hello = PublisherHello(publisher=publisher, topics=(self._spec.topic,), round_trip_us=self.round_trip_us)
+        hello = PublisherHello(publisher=self._id, topics=(self._spec.topic,), round_trip_us=self.round_trip_us)
         self.line.request(self.name, HELLO, hello)
 
     def report(self, now_s: float) -> None:
@@ -84,7 +83,7 @@ class LeanPublisher:
             return
         self.line.tell(
             PublisherReport(
-                publisher=publisher_id(self.name, INCARNATION),
+                publisher=self._id,
                 elapsed_us=max(round((now_s - since_s) * 1e6), 1),
                 topics=(count,),
                 round_trip_us=self.round_trip_us,

@@ -19,9 +19,8 @@ STEAL_SHARE_MAX: Final = 0.02
 BUSY_SHARE_MAX: Final = 0.97
 ADDED_TYPICAL_S_MAX: Final = 0.06
 """What half of the deliveries may take beyond the delays of the links, where an uplink had room."""
-ADDED_S_MAX: Final = 0.2
-"""What 99 in a hundred may. A third of the least time that any deadline of the papers leaves for waiting: what is later
-than that was not late because the machine paused."""
+ADDED_S_MAX: Final = 0.1
+"""What 99 in a hundred may."""
 ROOM_UTILIZATION: Final = 0.9
 """An uplink that was offered less than this, over `ROOM_S` seconds, had room."""
 ROOM_S: Final = 5
