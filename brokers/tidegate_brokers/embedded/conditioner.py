@@ -1,7 +1,7 @@
 """The link conditioner of one broker: a TCP proxy that makes loopback behave like that broker's network.
 
 All connections of the broker go through it: clients (`client`), other brokers (`link`), what the broker itself sends to
-others (`to:<broker>`), and, beside the lanes, the control messages of edges. The rest shares the broker's two lanes,
+others (`to:<broker>`), and, beside the lanes, control messages (`control`, `control:<head>`). The rest shares the broker's two lanes,
 uplink and downlink (`shaping.py`), and each listener has a delay of its own. It can be changed, stalled, cut and reset
 while it runs, by commands on a Unix socket (`conditioner_client.py`).
 

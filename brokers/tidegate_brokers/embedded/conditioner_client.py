@@ -1,7 +1,7 @@
 """Commands to a running link conditioner, for fault tests and experiments.
 
-Every command takes an optional `listener` (`"client"`, `"link"`, `"to:<broker>"`); without one it holds for all of
-them. A command has taken effect when the call returns.
+Every command takes an optional `listener` (`"client"`, `"link"`, `"control"`, `"to:<broker>"`, `"control:<head>"`);
+without one it holds for all of them. A command has taken effect when the call returns.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Who reaches whom, and how: turns a topology and reserved ports into addresses and configuration files.
 
 A broker with a bandwidth or a delay sits behind a conditioner. Clients then use its `client` door, other brokers its
-`link` door, and what it sends to another broker leaves through its own `to:<broker>` door first. What an edge sends to
-its head is control only: it takes doors that delay it and pass the shaped lanes by (`control` on the head's side),
-because control never queues behind data. Broker processes reach the RabbitMQ of their own broker directly. Between two
-brokers the delays of both ends add up. Nothing here starts or opens anything.
+`link` door, and what it sends to another broker leaves through its own `to:<broker>` door first. Control never queues
+behind data: what an edge says to its head, and heads to each other (`control:<head>`), takes doors that delay it and
+pass the shaped lanes by (`control` on the side that is told). Broker processes reach the RabbitMQ of their own broker
+directly. Between two brokers the delays of both ends add up. Nothing here starts or opens anything.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Member:
     control_port: int | None
     doors: dict[str, int]
     """Port of the `to:<broker>` door by broker."""
+    control_doors: dict[str, int]
+    """Port of the `control:<head>` door by neighbouring head."""
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ class Member:
 
     @property
     def control_entrance(self) -> tuple[str, int]:
-        """Where the control messages of its edges come in."""
+        """Where the control messages of its edges and of other heads come in."""
         return (self.node.host, self.node.amqp_port) if self.control_port is None else (LOOPBACK, self.control_port)
 
 
@@ -92,10 +94,12 @@ class Plan:
         """`clients_only`: conditioned brokers whose links to other brokers are plain, and take no door."""
         self._topology = topology
         self.members: dict[str, Member] = {}
+        heads = {cluster.head.name for cluster in topology.cluster}
         for cluster, kind, spec in all_brokers(topology):
             node = nodes[spec.name]
             is_conditioned = spec.name in conditioned
             has_doors = is_conditioned and spec.name not in clients_only
+            others = [other for other, _ in peers(topology, cluster, spec.name)] if has_doors else []
             client_port = node.amqp_port
             if is_conditioned:
                 client_port = ports.free() if spec.port is None else spec.port
@@ -109,7 +113,8 @@ class Plan:
                 is_conditioned=is_conditioned,
                 link_port=ports.free() if has_doors else None,
                 control_port=ports.free() if has_doors and kind == "head" else None,
-                doors={other: ports.free() for other, _ in peers(topology, cluster, spec.name)} if has_doors else {},
+                doors={other: ports.free() for other in others},
+                control_doors={other: ports.free() for other in others if kind == "head" and other in heads},
             )
 
     def info(self, member: Member) -> BrokerInfo:
@@ -151,6 +156,9 @@ class Plan:
             host, port = target.entrance if shaped else target.control_entrance
             door, delay_s = member.doors[other], spec.link_delay_s + delay_s
             doors.append(ListenerConfig(f"to:{other}", door, host, port, delay_s, outgoing=True, shaped=shaped))
+            if other in member.control_doors:
+                door, (host, port) = member.control_doors[other], target.control_entrance
+                doors.append(ListenerConfig(f"control:{other}", door, host, port, delay_s, outgoing=True, shaped=False))
         return ConditionerConfig(
             broker=member.name,
             host=LOOPBACK,
@@ -180,19 +188,22 @@ class Plan:
             capacities = capacities[:2]
             values["publisher_url"] = info.client_url
             for neighbour in self._neighbour_heads(member):
-                url = json.dumps(self._reach(member, neighbour))
-                tables += f"\n[[neighbours]]\nname = {json.dumps(neighbour.name)}\nurl = {url}\nlink_url = {url}\n"
+                named = {
+                    "name": neighbour.name,
+                    "url": self._reach_control(member, neighbour),
+                    "link_url": self._reach(member, neighbour),
+                }
+                tables += "\n[[neighbours]]\n" + _toml(named)
         else:
             head = self._head_of(member.cluster)
             values |= {
-                "head_url": self._reach(member, head),
+                "head_url": self._reach_control(member, head),
                 "client_url": info.client_url,
                 "link_url": self._reach(head, member),
             }
         values |= {key: value for key in capacities if (value := getattr(member.spec, key)) is not None}
         values |= self._topology.balancing.model_dump(exclude_unset=True, exclude_none=True)
-        # Names, addresses and finite numbers read the same in JSON and in TOML.
-        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) + tables
+        return _toml(values) + tables
 
     def head(self, cluster: str) -> Member:
         """The head of a cluster; KeyError if there is no such cluster."""
@@ -209,12 +220,13 @@ class Plan:
             yield self._head_of(cluster)
 
     def _reach(self, source: Member, target: Member) -> str:
-        """The target's RabbitMQ as the source, its process and its RabbitMQ, reaches it."""
-        if source.doors:
-            host, port = LOOPBACK, source.doors[target.name]
-        else:
-            host, port = target.entrance if source.kind == "head" else target.control_entrance
-        return _url(target, host, port)
+        """The target's RabbitMQ as the RabbitMQ of the source reaches it, with data."""
+        return _url(target, *((LOOPBACK, source.doors[target.name]) if source.doors else target.entrance))
+
+    def _reach_control(self, source: Member, target: Member) -> str:
+        """The same for the process of the source, with control messages; what an edge sends is nothing else."""
+        doors = source.doors if source.kind == "edge" else source.control_doors
+        return _url(target, *((LOOPBACK, doors[target.name]) if doors else target.control_entrance))
 
 
 def all_brokers(topology: Topology) -> Iterator[tuple[str, Kind, BrokerSpec]]:
@@ -256,3 +268,8 @@ def conditioned_for_clients_only(topology: Topology) -> set[str]:
 
 def _url(member: Member, host: str, port: int) -> str:
     return f"amqp://{member.node.user}:{member.node.password}@{host}:{port}/{quote(member.name, safe='')}"
+
+
+def _toml(values: dict[str, object]) -> str:
+    # Names, addresses and finite numbers read the same in JSON and in TOML.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

@@ -87,6 +87,7 @@ def test_delays_of_both_ends_and_of_the_link_add_up(plan: Plan) -> None:
         ("to:a-edge-0", 0.0),
         ("to:a-edge-1", 0.0),
         ("to:b-head", 0.05),
+        ("control:b-head", 0.05),
     }
     assert (edge.uplink_bytes_per_s, edge.downlink_bytes_per_s) == (1000, None)
 
@@ -99,21 +100,24 @@ def test_an_outgoing_door_leads_to_the_entrance_of_the_other(plan: Plan) -> None
     assert doors["client"] == doors["link"] == plan.members["a-head"].node.amqp_port
 
 
-def test_what_edges_say_to_their_head_is_delayed_but_never_queues_behind_data(plan: Plan) -> None:
+def test_what_brokers_say_to_heads_is_delayed_but_never_queues_behind_data(plan: Plan) -> None:
     edge = plan.conditioner(plan.members["a-edge-0"], Path("x"))
     head = plan.conditioner(plan.members["a-head"], Path("x"))
     assert [one.name for one in edge.listeners if not one.shaped] == ["to:a-head"]
-    assert [one.name for one in head.listeners if not one.shaped] == ["control"]
+    assert [one.name for one in head.listeners if not one.shaped] == ["control", "control:b-head"]
     to_head = next(one for one in edge.listeners if one.name == "to:a-head")
     assert to_head.target_port == plan.members["a-head"].control_port
+    to_neighbour = next(one for one in head.listeners if one.name == "control:b-head")
+    assert to_neighbour.target_port == plan.members["b-head"].control_port
     assert edge.uplink_bytes_per_s is not None
 
 
 def test_configuration_files_are_what_the_processes_read(plan: Plan) -> None:
     head = HeadConfig.model_validate(tomllib.loads(plan.process_config(plan.members["b-head"], 0.5)))
     to_a, to_c = head.neighbours
-    assert (to_a.name, to_a.url.port, to_a.link.port) == ("a-head", *[plan.members["b-head"].doors["a-head"]] * 2)
-    assert (to_c.name, to_c.url.port) == ("c-head", plan.members["b-head"].doors["c-head"])
+    b_head = plan.members["b-head"]
+    assert (to_a.name, to_a.url.port, to_a.link.port) == ("a-head", b_head.control_doors["a-head"], b_head.doors["a-head"])
+    assert (to_c.name, to_c.url.port, to_c.link.port) == ("c-head", b_head.control_doors["c-head"], b_head.doors["c-head"])
     assert head.period_s == 0.5
 
     member = plan.members["a-edge-0"]
@@ -126,7 +130,7 @@ def test_configuration_files_are_what_the_processes_read(plan: Plan) -> None:
     assert edge.http_port == member.http_port
 
     lonely = HeadConfig.model_validate(tomllib.loads(plan.process_config(plan.members["c-head"], 1.0)))
-    assert [neighbour.url.port for neighbour in lonely.neighbours] == [plan.members["b-head"].link_port]
+    assert [(one.url.port, one.link.port) for one in lonely.neighbours] == [(b_head.control_port, b_head.link_port)]
 
 
 def test_only_addresses_for_clients_lack_the_password(plan: Plan) -> None:
