@@ -10,6 +10,11 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes depends on what else the machine has to do.
+settings.register_profile("tidegate", deadline=None)
+settings.load_profile("tidegate")
 
 STRICT = os.environ.get("CI", "").lower() == "true"
 

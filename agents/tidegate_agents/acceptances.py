@@ -267,8 +267,9 @@ class Acceptances:
         context.promises.promise(message.migration, message.edge, message.load)
         # Needed before the place is, so that waiting for its routes is waiting for those of the markers too.
         context.routes.need(message.edge, message.marker)
+        terms = message.subscription.model_copy(update={"origin": message.head})
         self._preparations.start(
-            message.migration, message.edge, message.subscription, message.marker, self._prepared, everywhere=True
+            message.migration, message.edge, terms, message.marker, self._prepared, everywhere=True
         )
 
     def _refusal(self, message: AcceptRequest) -> tuple[RefusalReason, str] | None:

@@ -37,6 +37,7 @@ from .config import EDGES_TRIED_MAX, REPLIES_JOINED_MAX
 from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
+from .guests import Guests
 from .machine import Decision, ReplyAddress, Send
 from .migrations import Migrations
 from .neighbours import Neighbours
@@ -76,12 +77,14 @@ class Allocations:
         removals: Removals,
         neighbours: Neighbours,
         migrations: Migrations,
+        guests: Guests,
     ) -> None:
         self._context = context
         self._edges = edges
         self._removals = removals
         self._neighbours = neighbours
         self._migrations = migrations
+        self._guests = guests
         self._policy = policy_named(context.config.balancing.policy, context.config.balancing.seed)
         self._pending: dict[str, _Allocation] = {}
 
@@ -182,9 +185,11 @@ class Allocations:
         allocation = self._pending[subject]
         allocation.replies = [*allocation.replies, reply_to][-REPLIES_JOINED_MAX:]
         allocation.request = request
-        if _subscription(request, allocation.subscription.number) != allocation.subscription:
+        known = allocation.subscription
+        wanted = _subscription(request, known.number, known.origin)
+        if wanted != known:
             self._context.drop_request(allocation.request_id)
-            allocation.subscription = _subscription(request, allocation.subscription.number)
+            allocation.subscription = wanted
             if allocation.known is None:
                 self._context.enter(allocation.edge, allocation.subscription)
             self._prepare(subject, allocation)
@@ -203,7 +208,7 @@ class Allocations:
         if not context.registry.edges[edge].client_url:
             self._put_off(reply_to, RefusalReason.NOT_READY, f"the address of {edge} is not known yet")
             return
-        allocation = _Allocation(request, [reply_to], edge, _subscription(request, known.number), known)
+        allocation = _Allocation(request, [reply_to], edge, _subscription(request, known.number, known.origin), known)
         self._begin(subject, allocation)
 
     def _allocate_new(
@@ -217,6 +222,10 @@ class Allocations:
         unread = self._edges.may_hold(request.pattern)
         if unread is not None:
             self._put_off(reply_to, RefusalReason.NOT_READY, f"just started; {unread} may hold this subscription")
+            return
+        unheard = self._guests.unheard()
+        if unheard is not None:
+            self._put_off(reply_to, RefusalReason.NOT_READY, f"just started; {unheard} may have this client")
             return
         limit = config.subscriptions_per_subscriber_max
         if context.registry.count_of(request.subscriber) >= limit:
@@ -422,13 +431,14 @@ class Allocations:
             assert not (allocation.ready and allocation.awaiting is not None), f"{subject} is live but not granted"
 
 
-def _subscription(request: SubscribeRequest, number: int) -> Subscription:
+def _subscription(request: SubscribeRequest, number: int, origin: str | None = None) -> Subscription:
     return Subscription(
         subscriber=request.subscriber,
         number=number,
         pattern=request.pattern,
         deadline_us=request.deadline_us,
         expires_s=request.expires_s,
+        origin=origin,
     )
 
 

@@ -3,11 +3,12 @@
 A client that starts anew asks the head it was configured with, which is the one it came from. What waits for it is in
 its queue over there: it must be sent after it, or that queue would never be read. What always holds: a client that is
 here again is forgotten; so is the oldest beyond `DEPARTURES_MAX`. A head that restarts has forgotten all of them, as
-everything that is soft.
+everything that is soft, and is told by those who have them (`guests`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +51,9 @@ class Departures:
 
     def find(self, client: Client) -> Departure | None:
         return self._departures.get(client)
+
+    def __iter__(self) -> Iterator[Departure]:
+        return iter(self._departures.values())
 
     def __len__(self) -> int:
         return len(self._departures)

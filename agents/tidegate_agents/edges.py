@@ -60,6 +60,8 @@ class Edges:
         self._reading: dict[str, _Reading] = {}
         self._mismatches: dict[str, int] = {}
         self._counts: dict[str, int] = {}
+        self.when_read: Callable[[str], None] = lambda _: None
+        """Told of each edge whose subscriptions are known for the first time."""
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(EdgeHello, self.hello)
@@ -305,8 +307,10 @@ class Edges:
         return any(place in context.granted for place in places if place != (name, key))
 
     def _settle(self, record: EdgeRecord) -> None:
-        record.settled = True
+        news, record.settled = not record.settled, True
         self._context.routes.settle(record.name)
+        if news:
+            self.when_read(record.name)
 
     def status(self) -> tuple[EdgeStatus, ...]:
         now, edges = self._context.now, self._context.registry.edges

@@ -42,6 +42,7 @@ from .context import HeadContext
 from .dispatch import Dispatch
 from .drains import Drains
 from .edges import Edges
+from .guests import Guests
 from .load_parts import LoadParts
 from .machine import (
     Action,
@@ -78,7 +79,10 @@ class HeadAgent:
         self._edges = Edges(context, self._removals.remove_orphan)
         self._preparations = Preparations(context, self._edges, self._removals, self._neighbours)
         self._migrations = Migrations(context, self._preparations, self._removals)
-        self._allocations = Allocations(context, self._edges, self._removals, self._neighbours, self._migrations)
+        self._guests = Guests(context, self._edges, self._neighbours)
+        self._allocations = Allocations(
+            context, self._edges, self._removals, self._neighbours, self._migrations, self._guests
+        )
         self._sessions = Sessions(context, self._edges, self._migrations)
         self._drains = Drains(context, self._edges, self._migrations, self._allocations)
         self._places = Places(context, self._removals, self._migrations, self._allocations)
@@ -111,7 +115,7 @@ class HeadAgent:
         self._neighbours.register(dispatch)
         self._removals.register(dispatch)
         allocations.register(dispatch)
-        for part in (self._preparations, self._migrations, self._sessions, self._drains, self._places):
+        for part in (self._preparations, self._migrations, self._sessions, self._drains, self._places, self._guests):
             part.register(dispatch)
         self._load.register(dispatch)
         self._operations.register(dispatch)
@@ -208,7 +212,7 @@ class HeadAgent:
         )
         holders = context.registry.holders(key)
         if self._allocations.holds(key) or any(
-            self._allocations.allocates(message.subscriber, pattern) for pattern in self._removals.patterns_of(key)
+            self._allocations.allocates(message.subscriber, pattern) for pattern in self._removals.patterns_of(message)
         ):
             # Its client is being given another place, whose number it does not know yet.
             text, reason = "this subscription is just being made", RefusalReason.CONFLICT
@@ -220,7 +224,7 @@ class HeadAgent:
         elif self._load.acceptances.leaves_too_early(key):
             text, reason = "its old head has not heard yet that it has moved here", RefusalReason.NOT_READY
         else:
-            for pattern in self._removals.patterns_of(key):
+            for pattern in self._removals.patterns_of(message):
                 self._migrations.unsubscribed(message.subscriber, pattern)
                 self._places.unsubscribed(message.subscriber, pattern)
             self._removals.unsubscribe(message, reply_to)

@@ -1,8 +1,8 @@
 """What a client reports about a migration that its head does not know: believed, as far as it does no harm.
 
 A head that was restarted in the middle of a migration has lost it; its client has not. What always holds: a place is
-given to the client only if we know it to be the client's, and removed only if nobody was told to use it; nothing is
-done while another migration of the same client is under way.
+given to the client only if we know it to be the client's, and removed only if nobody was told to use it; while another
+migration of the same client is under way, only its coming to where that one takes it from is believed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .removals import Removals
 Place = tuple[str, Key]
 
 
-def believe(context: HeadContext, removals: Removals, message: MigrationReport, busy: bool) -> None:
-    """Draw the conclusions from a report. `busy` says whether the client is in another migration."""
+def believe(context: HeadContext, removals: Removals, message: MigrationReport, leaving: Place | None) -> None:
+    """Draw the conclusions from a report. `leaving` is the place that another migration takes the client from."""
     here: Place = (message.edge, (message.subscriber, message.number))
     other = _other_place(message)
     there = other if other is not None and other != here and _is_its(context, other, message) else None
@@ -27,10 +27,15 @@ def believe(context: HeadContext, removals: Removals, message: MigrationReport, 
             # Whoever led that move, and whatever we know of its place yet: the client has been moved and rests.
             rest_s = context.config.balancing.cooldown_s
             context.cooldowns.rest((message.subscriber, message.pattern), context.now + rest_s)
-            if not busy and _is_its(context, here, message) and removals.keep(*here):
+            if leaving in (None, here) and _is_its(context, here, message) and removals.keep(*here):
                 _moved(context, removals, message, here, there)
         case MigrationStage.STAYED | MigrationStage.UNKNOWN:
-            if there is not None and not busy and there not in context.granted and there not in context.abandoned:
+            if (
+                there is not None
+                and leaving is None
+                and there not in context.granted
+                and there not in context.abandoned
+            ):
                 removals.discard(*there)
         case MigrationStage.ORDERED | MigrationStage.ATTACHED:
             # It waits for markers that nobody will send. Its own time-out would end that too, only later.

@@ -342,10 +342,11 @@ class Migrations:
             self._follow(migration, message)
             return
         moved = self._finished.get(message.migration)
-        busy = self.of(message.subscriber, message.pattern) is not None
+        other = self.of(message.subscriber, message.pattern)
+        leaving = None if other is None else self._running[other].old
         if moved is None or (message.stage is MigrationStage.MOVED and not moved):
-            believe(self._context, self._removals, message, busy)
-        if moved is None and not busy and self._context.routes.offers:
+            believe(self._context, self._removals, message, leaving)
+        if moved is None and leaving is None and self._context.routes.offers:
             self._context.late_report(message)
 
     def _too_early(self, message: MigrationReport) -> bool:

@@ -17,6 +17,7 @@ To each neighbour goes, as numbered changes, the covering set of what is needed 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,9 +83,15 @@ class Neighbours:
         self._context = context
         first = max(context.config.incarnation, 1) * VERSIONS_PER_INCARNATION
         self._neighbours = {name: _Neighbour(name, first) for name in context.routes.offers}
+        self.when_anew: Callable[[str], None] = lambda _: None
+        """Told of each neighbour that begins anew and has forgotten what it was told."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._neighbours
+
+    def present(self) -> list[str]:
+        """Those that are there, as far as we know."""
+        return [name for name, neighbour in self._neighbours.items() if not neighbour.lost]
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(RoutesUpdate, self.update_received)
@@ -262,6 +269,7 @@ class Neighbours:
             # A neighbour that starts anew has forgotten what we told it: find out now rather than next
             # period.
             neighbour.probe_due = True
+            self.when_anew(name)
             if not last_part:
                 context.routes.keep_until_settled(name)
         for pattern in sorted(told - neighbour.told):

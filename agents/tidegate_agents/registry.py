@@ -79,6 +79,8 @@ def registry_digest(subscriptions: Iterable[Subscription]) -> str:
 def _line_digest(subscription: Subscription) -> int:
     s = subscription
     line = f"{s.subscriber} {s.number} {s.pattern} {s.deadline_us} {s.expires_s}"
+    if s.origin is not None:
+        line += f" {s.origin}"
     return int.from_bytes(sha256(line.encode()).digest()[:8], "big")
 
 

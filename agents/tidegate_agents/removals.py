@@ -118,7 +118,10 @@ class Removals:
 
     def unsubscribe(self, message: UnsubscribeRequest, reply_to: ReplyAddress | None) -> None:
         context, key = self._context, (message.subscriber, message.number)
-        places = self._places_of(key)
+        places = self._places_of(message)
+        for pattern in self.patterns_of(message):
+            # An edge that has not told yet what it holds may have a place of this client too.
+            _remember(self._left_until_s, (key[0], pattern), context.now + GONE_PERIODS * context.config.period_s)
         if not places:
             context.reply(reply_to, UnsubscribeReply(subscriber=message.subscriber, number=message.number))
             return
@@ -127,27 +130,32 @@ class Removals:
             text = f"pending_max = {limit} removals are under way"
             context.refuse(reply_to, RefusalReason.LIMIT, text, retry_after_s=context.config.period_s)
             return
-        for pattern in self.patterns_of(key):
-            # An edge that has not told yet what it holds may have a place of this client too.
-            _remember(self._left_until_s, (key[0], pattern), context.now + GONE_PERIODS * context.config.period_s)
         for place in places[1:]:
             self.discard(*place)
         self.remove(*places[0], reply_to)
 
-    def patterns_of(self, key: Key) -> list[str]:
-        """What the subscription that a client knows under this number is for."""
-        registry = self._context.registry
-        return sorted({s.pattern for place in self._meant(key) if (s := registry.get(*place)) is not None})
+    def patterns_of(self, message: UnsubscribeRequest) -> list[str]:
+        """What the subscription that a client wants to end is for, as far as it says or we know."""
+        registry, meant = self._context.registry, self._meant((message.subscriber, message.number))
+        found = {s.pattern for place in meant if (s := registry.get(*place)) is not None}
+        return sorted(found if found or message.pattern is None else {message.pattern})
 
     def _meant(self, key: Key) -> list[tuple[str, Key]]:
         """Two edges may use one number for different patterns after a restart: the one we granted is meant."""
         named = [(edge, key) for edge in self._context.registry.holders(key)]
         return [place for place in named if place in self._context.granted] or named
 
-    def _places_of(self, key: Key) -> list[tuple[str, Key]]:
-        """All places of the subscription that a client knows under this number; first the one it means."""
-        meant, find = self._meant(key), self._context.registry.find
-        others = [(edge, key_of(s)) for pattern in self.patterns_of(key) for edge, s in find(key[0], pattern)]
+    def _places_of(self, message: UnsubscribeRequest) -> list[tuple[str, Key]]:
+        """All places of the subscription that a client knows under this number; first the one it means.
+
+        If that is gone already, the request may be an old one: then only those are left that nobody was told to use.
+        """
+        context, subscriber = self._context, message.subscriber
+        meant = self._meant((subscriber, message.number))
+        found = [context.registry.find(subscriber, pattern) for pattern in self.patterns_of(message)]
+        others = [(edge, key_of(s)) for places in found for edge, s in places]
+        if not meant:
+            others = [place for place in others if place not in context.granted and place not in context.reserved]
         return [*meant, *(place for place in others if place not in meant)]
 
     def remove(self, edge: str, key: Key, reply_to: ReplyAddress | None = None) -> None:

@@ -48,6 +48,7 @@ LIMIT_PRIORITY: Final = 10
 """Above that of the policy for all output queues: of several only one holds."""
 DEADLINE_ARGUMENT: Final = "tidegate-deadline-us"
 EXPIRES_ARGUMENT: Final = "tidegate-expires-s"
+ORIGIN_ARGUMENT: Final = "tidegate-origin"
 
 
 @dataclass(slots=True)
@@ -214,17 +215,18 @@ async def _exists(channel: AbstractChannel, queue: str) -> bool:
     return True
 
 
-def _arguments(subscription: Subscription) -> dict[str, int]:
-    return {DEADLINE_ARGUMENT: subscription.deadline_us, EXPIRES_ARGUMENT: subscription.expires_s}
+def _arguments(subscription: Subscription) -> dict[str, FieldValue]:
+    origin = {} if subscription.origin is None else {ORIGIN_ARGUMENT: subscription.origin}
+    return {DEADLINE_ARGUMENT: subscription.deadline_us, EXPIRES_ARGUMENT: subscription.expires_s, **origin}
 
 
 async def _bind(channel: AbstractChannel, queue: str, subscription: Subscription) -> None:
-    await channel.queue_bind(queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription)))
+    await channel.queue_bind(queue, DELIVER_EXCHANGE, subscription.pattern, arguments=_arguments(subscription))
 
 
 async def _unbind(channel: AbstractChannel, subscription: Subscription) -> None:
     queue = output_queue(subscription.subscriber, subscription.number)
-    await channel.queue_unbind(queue, DELIVER_EXCHANGE, subscription.pattern, arguments=dict(_arguments(subscription)))
+    await channel.queue_unbind(queue, DELIVER_EXCHANGE, subscription.pattern, arguments=_arguments(subscription))
 
 
 def _read(item: Json) -> Subscription | None:
@@ -243,6 +245,7 @@ def _read(item: Json) -> Subscription | None:
             pattern=str(item["routing_key"]),
             deadline_us=arguments[DEADLINE_ARGUMENT],
             expires_s=arguments[EXPIRES_ARGUMENT],
+            origin=arguments.get(ORIGIN_ARGUMENT),
         )
     except (KeyError, ValueError, ValidationError) as error:
         log.warning("binding of %s is no subscription of ours: %s", destination, error)

@@ -19,6 +19,7 @@ more; a delivery beyond that is taken and makes the hold overfull, which ends th
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from tidegate_protocol.ids import MessageId
@@ -27,6 +28,16 @@ from ._moves import Held
 
 Expected = Callable[[str], int | None]
 """The sequence that follows what was delivered of a stream (the part of a message id before its sequence)."""
+
+
+class Admission(Enum):
+    """What to do with a delivery; see `_migration`."""
+
+    PASS = "pass"
+    WATCHED = "watched"
+    COLLECTED = "collected"
+    HELD = "held"
+    STRAY = "stray"
 
 
 class Hold:

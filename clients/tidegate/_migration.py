@@ -12,7 +12,8 @@ What always holds:
   attachment lead back; the loss of the old one does not: it is made again;
 - after the switch there is no way back. The old queue is given up for removal (by the report) only after the
   client has left it;
-- an order that comes again gets the same answer, also after its end; one that comes while another runs is declined;
+- an order that comes again gets the same answer, also after its end and after the subscription's; one that comes while
+  another runs is declined;
 - what an edge left behind (`CollectOrder`) is fetched through a slot of its own, and held while a migration runs,
   because it must not look as if the old queue had brought it;
 - at most three attachments: the primary one, a new one, one that collects.
@@ -34,7 +35,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
 from tidegate_protocol.balancing import (
@@ -51,7 +51,7 @@ from tidegate_protocol.parts import RefusalReason
 
 from ._attachment import DETACH, Actions, Outcome, Slot, SlotState, Standing, SubscriptionTimes, key_of, marker_name
 from ._collector import COLLECT, COLLECT_ATTACH, Collector, place_of
-from ._hold import Expected, Hold
+from ._hold import Admission, Expected, Hold
 from ._inquiry import ASK, Inquiry
 from ._moves import (
     Answer,
@@ -80,16 +80,6 @@ NO_SLOT: Final = -1
 ATTACH: Final = "attach"
 MIGRATION: Final = "migration"
 LINGER: Final = "linger"
-
-
-class Admission(Enum):
-    """What to do with a delivery; see the module's docstring."""
-
-    PASS = "pass"
-    WATCHED = "watched"
-    COLLECTED = "collected"
-    HELD = "held"
-    STRAY = "stray"
 
 
 @dataclass(slots=True)
@@ -296,6 +286,11 @@ class SubscriptionMachine:
                     answer, actions = self._collect(message, self.place, now)
                 else:
                     answer = self._standing.place_reply(self._migration.order.migration if self._migration else None)
+            case MigrateOrder() | MigrateCancel() if (
+                ended := self._standing.outcomes.get(message.migration)
+            ) is not None:
+                # Closed before its head has heard how it ended.
+                answer = self._standing.outcome_report(message.migration, ended)
             case _:
                 text = f"no subscription here that {message.kind} could be meant for"
                 answer = Refusal(reason=RefusalReason.UNKNOWN, message=text)

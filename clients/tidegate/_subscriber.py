@@ -93,7 +93,9 @@ class SubscriberEngine:
         await subscription.late_answer()
         place = subscription.place
         if place is not None:
-            await self._give_back(UnsubscribeRequest(subscriber=self.name, number=place.number), subscription.head_url)
+            pattern = subscription.request.pattern
+            request = UnsubscribeRequest(subscriber=self.name, number=place.number, pattern=pattern)
+            await self._give_back(request, subscription.head_url)
         self.heads.forget(subscription)
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)

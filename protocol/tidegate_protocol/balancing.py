@@ -34,6 +34,8 @@ SHARED_PATTERNS_MAX: Final = 5_000
 PATHS_PER_MESSAGE_MAX: Final = 500
 TOPICS_PER_REPORT_MAX: Final = 1_000
 HEADS_MAX: Final = 256
+GUESTS_MAX: Final = 100
+"""Clients named in one message to the head they came from."""
 
 Number = Annotated[int, Field(ge=0, le=1_000_000)]
 Rate = Annotated[float, Field(ge=0)]
@@ -291,6 +293,34 @@ class PlaceReply(Message):
     number: Number | None = None
     migration: Id | None = None
     """The migration under way, if there is one."""
+
+
+class Guest(Part):
+    """A client that came from another cluster, and where it is served from now."""
+
+    subscription: Subscription
+    edge: Name
+    url: Url
+    queue: Text
+    head: Name
+    head_url: Url
+
+
+class GuestList(Message):
+    """Told to a head that begins anew: clients of yours that are with us, so that you can send them after their queues.
+
+    Several of them where one does not suffice; `complete` in the last.
+    """
+
+    kind: Literal["guest-list"] = "guest-list"
+    head: Name
+    guests: Annotated[tuple[Guest, ...], Field(max_length=GUESTS_MAX)] = ()
+    complete: bool
+
+
+class GuestsNoted(Message):
+    kind: Literal["guests-noted"] = "guests-noted"
+    head: Name
 
 
 class CollectOrder(Message):

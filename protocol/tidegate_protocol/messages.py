@@ -66,9 +66,13 @@ class SubscribeReply(Message):
 
 
 class UnsubscribeRequest(Message):
+    """A client ends a subscription: the one it knows under this number, and whatever else was made for it."""
+
     kind: Literal["unsubscribe-request"] = "unsubscribe-request"
     subscriber: Name
     number: Annotated[int, Field(ge=0)]
+    pattern: Pattern | None = None
+    """So that places under other numbers are found, of a migration that a restarted head knows nothing of."""
 
 
 class UnsubscribeReply(Message):
@@ -328,6 +332,8 @@ ControlMessage = Annotated[
     | balancing.AcceptRequest
     | balancing.AcceptReply
     | balancing.AcceptEnd
+    | balancing.GuestList
+    | balancing.GuestsNoted
     | balancing.MarkerRequest
     | balancing.MarkerSent
     | balancing.PublishedTopics

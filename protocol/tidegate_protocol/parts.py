@@ -59,6 +59,8 @@ class Subscription(Part):
     pattern: Pattern
     deadline_us: DeadlineUs
     expires_s: Annotated[int, Field(gt=0, le=30 * 24 * 3600)]
+    origin: Name | None = None
+    """The head it was moved here from, where that is another cluster's. Kept with the queue: see `GuestList`."""
 
 
 class RefusalReason(StrEnum):

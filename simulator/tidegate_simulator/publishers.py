@@ -63,6 +63,8 @@ CONFIRM_S: Final = 0.001
 """What RabbitMQ takes to confirm a message that it has routed."""
 RECONNECT_S: Final = 0.5
 """After a connection was closed by somebody, until there is another one."""
+FLUSH_S: Final = 0.1
+"""How often a publisher that closes looks whether all is written."""
 HELLO_S: Final = Timeouts().hello_s
 HELLO: Final = "hello"
 
@@ -127,7 +129,9 @@ class SimPublisher:
         self._schedule(self._kernel.now)
 
     def _stop(self, _: None) -> None:
-        if self.spec.obedient:
+        if self._waiting:
+            self._kernel.after(FLUSH_S, self._stop)  # a client that closes writes first what it was given
+        elif self.spec.obedient:
             self._world.network.request(self.id, self.head, PublisherGoodbye(publisher=self.id), None)
             self._timers.pop(HELLO, None)
             self._handle(Closed())

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 from tidegate._attachment import SubscriptionTimes
 from tidegate._config import Timeouts
 from tidegate._delivery import Deduplicator, Verdict
-from tidegate._migration import Admission, SubscriptionMachine
+from tidegate._hold import Admission
+from tidegate._migration import SubscriptionMachine
 from tidegate._moves import (
     Answer,
     Answered,
@@ -229,7 +230,8 @@ class SimSubscriber:
         self._unsubscribes += 1
         if self._unsubscribes > UNSUBSCRIBE_ATTEMPTS_MAX:
             return  # the queue expires by itself; a client that wants to go must not be kept
-        message = UnsubscribeRequest(subscriber=self.name, number=machine.place.number)
+        pattern = machine.request.pattern
+        message = UnsubscribeRequest(subscriber=self.name, number=machine.place.number, pattern=pattern)
         self._request(UNSUBSCRIBE, message, machine.head_url)
         self._set_timer(UNSUBSCRIBE, UNSUBSCRIBE_ATTEMPT_S)
 

@@ -179,7 +179,7 @@ def clear(network: Network) -> None:
         assert left == {}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), trees(), st.lists(STEPS, max_size=25))
 def test_without_faults_every_grant_is_live_and_kept(
     seed: int, shape: tuple[dict[str, tuple[str, ...]], dict[str, str]], steps: list[Step]
@@ -200,7 +200,7 @@ def test_without_faults_every_grant_is_live_and_kept(
     clear(network)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32),
     trees(),

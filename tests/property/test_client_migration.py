@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tidegate._attachment import SubscriptionTimes
 from tidegate._delivery import Deduplicator, Verdict
-from tidegate._migration import Admission, Migration, SubscriptionMachine
+from tidegate._hold import Admission
+from tidegate._migration import Migration, SubscriptionMachine
 from tidegate._moves import (
     Answer,
     Answered,
@@ -451,13 +452,13 @@ def run(machine_type: type[SubscriptionMachine], steps: list[tuple[str, int]], l
     return world
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, max_size=150))
 def test_a_moved_subscription_gets_everything_once_and_in_order(steps: list[tuple[str, int]]) -> None:
     run(SubscriptionMachine, steps)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP_WITH_COLLECTION, max_size=150))
 def test_what_an_edge_left_behind_is_collected_and_nothing_doubled(steps: list[tuple[str, int]]) -> None:
     run(SubscriptionMachine, steps)
@@ -479,9 +480,7 @@ class TrustsTheMarkerAlone(SubscriptionMachine):
 
 @pytest.mark.parametrize("machine_type", [DetachesBeforeTheMarker, TrustsTheMarkerAlone])
 def test_planted_bugs_are_found(machine_type: type[SubscriptionMachine]) -> None:
-    @settings(
-        max_examples=5_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate], print_blob=False
-    )
+    @settings(max_examples=5_000, database=None, derandomize=True, phases=[Phase.generate], print_blob=False)
     @given(st.lists(STEP, max_size=150))
     def wrong(steps: list[tuple[str, int]]) -> None:
         # Lingering at the old queue hides the one bug most of the time.

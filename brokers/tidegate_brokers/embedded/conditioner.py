@@ -1,9 +1,9 @@
 """The link conditioner of one broker: a TCP proxy that makes loopback behave like that broker's network.
 
 All connections of the broker go through it: clients (`client`), other brokers (`link`), what the broker itself sends to
-others (`to:<broker>`), and, beside the lanes, control messages (`control`, `control:<head>`). The rest shares the broker's two lanes,
-uplink and downlink (`shaping.py`), and each listener has a delay of its own. It can be changed, stalled, cut and reset
-while it runs, by commands on a Unix socket (`conditioner_client.py`).
+others (`to:<broker>`), and, beside the lanes, control messages (`control`, `control:<head>`). The rest shares the
+broker's two lanes, uplink and downlink (`shaping.py`), and each listener has a delay of its own. It can be changed,
+stalled, cut and reset while it runs, by commands on a Unix socket (`conditioner_client.py`).
 
 It moves bytes, knows no AMQP, and never drops, doubles or reorders a byte of a connection that lives. Memory per
 connection is bounded: a flow whose bytes do not get out stops reading, so the sender feels it as it would a full

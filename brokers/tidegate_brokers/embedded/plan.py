@@ -10,7 +10,7 @@ directly. Between two brokers the delays of both ends add up. Nothing here start
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -270,6 +270,6 @@ def _url(member: Member, host: str, port: int) -> str:
     return f"amqp://{member.node.user}:{member.node.password}@{host}:{port}/{quote(member.name, safe='')}"
 
 
-def _toml(values: dict[str, object]) -> str:
+def _toml(values: Mapping[str, object]) -> str:
     # Names, addresses and finite numbers read the same in JSON and in TOML.
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

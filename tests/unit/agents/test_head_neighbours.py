@@ -15,6 +15,7 @@ from tidegate_agents.machine import (
     TimerFired,
     Undeliverable,
 )
+from tidegate_protocol.balancing import GuestList
 from tidegate_protocol.messages import (
     OutputPrepare,
     Refusal,
@@ -42,6 +43,8 @@ def started(*names: str) -> Driver:
     driver = Driver(*names)
     for request in sent(driver.first, RoutesUpdate):
         driver.accept(request)
+    for name in names:
+        driver.tell(GuestList(head=name, complete=True))
     driver.hello("e1")
     return driver
 

@@ -8,7 +8,8 @@ import pytest
 
 from tidegate._attachment import SubscriptionTimes
 from tidegate._delivery import Deduplicator
-from tidegate._migration import Admission, SubscriptionMachine
+from tidegate._hold import Admission
+from tidegate._migration import SubscriptionMachine
 from tidegate._moves import (
     Answer,
     Answered,

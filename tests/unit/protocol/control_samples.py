@@ -18,7 +18,7 @@ from tidegate_protocol import messages as m
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "control"
 
 SUBSCRIPTION: Final = m.Subscription(
-    subscriber="siren-7", number=2, pattern="alert.*.north.#", deadline_us=300_000, expires_s=600
+    subscriber="siren-7", number=2, pattern="alert.*.north.#", deadline_us=300_000, expires_s=600, origin="head-b"
 )
 CAPACITY: Final = m.Capacity(uplink_bytes_per_s=1.25e6, downlink_bytes_per_s=2.5e6, matching_per_s=4000.0)
 METRICS: Final = {"uplink": b.MetricReport(value=0.93, low=0.9, high=0.95)}
@@ -57,7 +57,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         head="head-3",
         head_url="amqp://127.0.0.1:5672/head-3",
     ),
-    m.UnsubscribeRequest(subscriber="siren-7", number=2),
+    m.UnsubscribeRequest(subscriber="siren-7", number=2, pattern="alert.*.north.#"),
     m.UnsubscribeReply(subscriber="siren-7", number=2),
     m.PublisherHello(publisher=PUBLISHER, topics=("alert.wave.north", "level.wave.north"), round_trip_us=4_200),
     m.PublisherWelcome(publisher=PUBLISHER, head="head-1", period_s=5.0),
@@ -214,6 +214,21 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         pattern="alert.*.north.#",
         number=3,
     ),
+    b.GuestList(
+        head="head-2",
+        guests=(
+            b.Guest(
+                subscription=SUBSCRIPTION,
+                edge="edge-9",
+                url="amqp://127.0.0.1:5672/edge-9",
+                queue="out.siren-7.2",
+                head="head-2",
+                head_url="amqp://127.0.0.1:5672/head-2",
+            ),
+        ),
+        complete=True,
+    ),
+    b.GuestsNoted(head="head-1"),
     b.MarkerRequest(migration="head-1~5~m3", head="head-1", key="tidegate.marker.head-1~5~m3"),
     b.MarkerSent(migration="head-1~5~m3", heads=("head-2", "head-3")),
     b.PublishedTopics(

@@ -1,0 +1,198 @@
+"""Clients that were moved into this cluster from another one, and the head they came from.
+
+A client that starts anew asks the head it was configured with, and that one knows where it went (`departures`) until it
+starts anew itself. Then those who have the client tell it: where a subscription came from is written with its queue
+(`Subscription.origin`), so it is known here even after all processes were restarted. What always holds:
+
+- a neighbour that begins anew is told all clients of its own that are here, or went on from here; also if there are
+  none. Each list is repeated until it is acknowledged, at most `ATTEMPTS_MAX` times, or the neighbour begins anew once
+  more. What an edge of ours has still to tell us is told on when it has;
+- for its first `adopt_grace_s`, a head gives no new place to a client as long as a neighbour that is there has not told
+  it all: the client may be over there;
+- whom we have in our own cluster is here, whatever a neighbour says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_protocol.balancing import GUESTS_MAX, Guest, GuestList, GuestsNoted
+from tidegate_protocol.messages import ControlMessage, RefusalReason
+from tidegate_protocol.names import output_queue
+
+from .config import ATTEMPTS_MAX
+from .context import HeadContext
+from .dispatch import Dispatch
+from .edges import Edges
+from .machine import Decision, ReplyAddress
+from .migration_steps import NewPlace
+from .neighbours import Neighbours
+from .registry import key_of
+
+PART: Final = "guests"
+
+
+@dataclass(slots=True)
+class _Telling:
+    """A neighbour that is being told: what is left, and the list that is under way."""
+
+    left: Iterator[GuestList]
+    message: GuestList
+    attempts: int = 0
+    request_id: str | None = None
+
+
+class Guests:
+    """Who is here from other clusters, for those clusters; and what they tell us of the same kind."""
+
+    def __init__(self, context: HeadContext, edges: Edges, neighbours: Neighbours) -> None:
+        self._context = context
+        self._neighbours = neighbours
+        self._telling: dict[str, _Telling] = {}
+        self._told: set[str] = set()
+        """Neighbours that have told us all, since our start."""
+        neighbours.when_anew = self._tell
+        edges.when_read = self._edge_read
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_message(GuestList, self._noted)
+        dispatch.on_request(PART, self._answered, self._undeliverable)
+        dispatch.on_timer(PART, self._timed_out)
+        dispatch.checks.append(self.validate)
+
+    def unheard(self) -> str | None:
+        """In the first seconds: a neighbour that may have a client of ours and has not told yet."""
+        context = self._context
+        if context.now - context.started_s >= context.config.adopt_grace_s:
+            return None
+        return next((name for name in sorted(self._neighbours.present()) if name not in self._told), None)
+
+    # What we tell
+
+    def _tell(self, neighbour: str) -> None:
+        self._forget(neighbour)
+        lists = self._lists(neighbour)
+        self._telling[neighbour] = telling = _Telling(lists, next(lists))
+        self._send(neighbour, telling)
+
+    def _edge_read(self, edge: str) -> None:
+        record, offers = self._context.registry.edges[edge], self._context.routes.offers
+        for origin in sorted({s.origin for s in record.subscriptions.values() if s.origin in offers} - {None}):
+            assert origin is not None
+            self._tell(origin)
+
+    def _lists(self, neighbour: str) -> Iterator[GuestList]:
+        head, guests = self._context.config.head, self._guests(neighbour)
+        parts = [guests[i : i + GUESTS_MAX] for i in range(0, len(guests), GUESTS_MAX)] or [[]]
+        for number, part in enumerate(parts, 1):
+            yield GuestList(head=head, guests=tuple(part), complete=number == len(parts))
+
+    def _guests(self, neighbour: str) -> list[Guest]:
+        """Its clients that are here, and those that went on from here."""
+        context, config = self._context, self._context.config
+        found = [
+            Guest(
+                subscription=subscription,
+                edge=edge,
+                url=url,
+                queue=output_queue(subscription.subscriber, subscription.number),
+                head=config.head,
+                head_url=config.publisher_url,
+            )
+            for edge, subscription in context.registry
+            if subscription.origin == neighbour
+            and (edge, key_of(subscription)) not in context.reserved
+            and (url := context.registry.edges[edge].client_url)
+        ]
+        for departure in context.departures:
+            place = departure.place
+            if departure.subscription.origin == neighbour and place.head != neighbour:
+                guest = Guest(
+                    subscription=departure.subscription,
+                    edge=place.edge,
+                    url=place.url,
+                    queue=place.queue,
+                    head=place.head,
+                    head_url=place.head_url,
+                )
+                found.append(guest)
+        return found
+
+    def _send(self, neighbour: str, telling: _Telling) -> None:
+        telling.attempts += 1
+        telling.request_id = self._context.request(neighbour, telling.message, PART, neighbour)
+        self._context.set_timer(f"{PART} {neighbour}", self._context.config.reply_timeout_s)
+
+    def _answered(self, neighbour: str, message: ControlMessage) -> None:
+        telling = self._telling.get(neighbour)
+        if telling is None or not isinstance(message, GuestsNoted):
+            return  # one that is starting refuses everything: then the timer tells it again
+        following = next(telling.left, None)
+        if following is None:
+            self._forget(neighbour)
+        else:
+            telling.message, telling.attempts = following, 0
+            self._send(neighbour, telling)
+
+    def _undeliverable(self, neighbour: str) -> None:
+        """It is not there; when it is again, it begins anew."""
+        self._forget(neighbour)
+
+    def _timed_out(self, neighbour: str) -> None:
+        telling = self._telling.get(neighbour)
+        if telling is None:
+            return
+        self._context.drop_request(telling.request_id)
+        if telling.attempts < ATTEMPTS_MAX:
+            self._send(neighbour, telling)
+        else:
+            self._forget(neighbour)
+            reason = f"told {ATTEMPTS_MAX} times which of its clients are here; no answer"
+            self._context.decide(Decision("guests-unheard", neighbour, reason))
+
+    def _forget(self, neighbour: str) -> None:
+        telling = self._telling.pop(neighbour, None)
+        if telling is not None:
+            self._context.drop_request(telling.request_id)
+            self._context.cancel_timer(f"{PART} {neighbour}")
+
+    # What we are told
+
+    def _noted(self, message: GuestList, reply_to: ReplyAddress | None) -> None:
+        context = self._context
+        if message.head not in context.routes.offers:
+            text = f"{message.head} is not a neighbour of {context.config.head}"
+            context.refuse(reply_to, RefusalReason.UNKNOWN, text, "head")
+            return
+        for guest in message.guests:
+            subscription = guest.subscription
+            client = (subscription.subscriber, subscription.pattern)
+            if guest.head == context.config.head or context.registry.find(*client):
+                continue
+            place = NewPlace(
+                edge=guest.edge,
+                number=subscription.number,
+                url=guest.url,
+                queue=guest.queue,
+                head=guest.head,
+                heads=(),
+                head_url=guest.head_url,
+            )
+            known = context.departures.find(client)
+            if known is None:
+                context.decide(
+                    Decision("departure-learned", client[0], f"{message.head} says that it is at {guest.edge}")
+                )
+            origin = None if known is None else known.subscription.origin
+            context.departures.remember(client, place, subscription.model_copy(update={"origin": origin}))
+        if message.complete:
+            self._told.add(message.head)
+        context.reply(reply_to, GuestsNoted(head=context.config.head))
+
+    def validate(self) -> None:
+        """Raise AssertionError if somebody is told who is no neighbour, or waits for nothing."""
+        for neighbour, telling in self._telling.items():
+            assert neighbour in self._context.routes.offers, neighbour
+            assert telling.attempts, f"{neighbour} is not told what it is to be told"
