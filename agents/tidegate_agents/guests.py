@@ -6,7 +6,8 @@ starts anew itself. Then those who have the client tell it: where a subscription
 
 - a neighbour that begins anew is told all clients of its own that are here, or went on from here; also if there are
   none. Each list is repeated until it is acknowledged, at most `ATTEMPTS_MAX` times, or the neighbour begins anew once
-  more. What an edge of ours has still to tell us is told on when it has;
+  more. As long as we have just started ourselves, and edges have still to tell us what they hold, it is told that there
+  may be more, and then the rest;
 - for its first `adopt_grace_s`, a head gives no new place to a client as long as a neighbour that is there has not told
   it all: the client may be over there;
 - whom we have in our own cluster is here, whatever a neighbour says.
@@ -53,6 +54,8 @@ class Guests:
         self._telling: dict[str, _Telling] = {}
         self._told: set[str] = set()
         """Neighbours that have told us all, since our start."""
+        self._more: set[str] = set()
+        """Neighbours that we have told that there may be more."""
         neighbours.when_anew = self._tell
         edges.when_read = self._edge_read
 
@@ -60,34 +63,49 @@ class Guests:
         dispatch.on_message(GuestList, self._noted)
         dispatch.on_request(PART, self._answered, self._undeliverable)
         dispatch.on_timer(PART, self._timed_out)
+        dispatch.ticks.append(self._tick)
         dispatch.checks.append(self.validate)
 
     def unheard(self) -> str | None:
         """In the first seconds: a neighbour that may have a client of ours and has not told yet."""
-        context = self._context
-        if context.now - context.started_s >= context.config.adopt_grace_s:
+        if not self._just_started:
             return None
         return next((name for name in sorted(self._neighbours.present()) if name not in self._told), None)
+
+    @property
+    def _just_started(self) -> bool:
+        return self._context.now - self._context.started_s < self._context.config.adopt_grace_s
 
     # What we tell
 
     def _tell(self, neighbour: str) -> None:
         self._forget(neighbour)
+        edges = self._context.registry.edges.values()
+        if self._just_started and not all(record.settled for record in edges):
+            self._more.add(neighbour)
+        else:
+            self._more.discard(neighbour)
         lists = self._lists(neighbour)
         self._telling[neighbour] = telling = _Telling(lists, next(lists))
         self._send(neighbour, telling)
 
     def _edge_read(self, edge: str) -> None:
-        record, offers = self._context.registry.edges[edge], self._context.routes.offers
-        for origin in sorted({s.origin for s in record.subscriptions.values() if s.origin in offers} - {None}):
-            assert origin is not None
-            self._tell(origin)
+        subscriptions, offers = self._context.registry.edges[edge].subscriptions.values(), self._context.routes.offers
+        origins = {s.origin for s in subscriptions if s.origin is not None and s.origin in offers}
+        for neighbour in sorted(origins | self._more):
+            self._tell(neighbour)
+
+    def _tick(self) -> None:
+        """Every period: an edge that is still silent now has nothing to tell."""
+        if self._more and not self._just_started:
+            for neighbour in sorted(self._more):
+                self._tell(neighbour)
 
     def _lists(self, neighbour: str) -> Iterator[GuestList]:
-        head, guests = self._context.config.head, self._guests(neighbour)
+        head, guests, all_read = self._context.config.head, self._guests(neighbour), neighbour not in self._more
         parts = [guests[i : i + GUESTS_MAX] for i in range(0, len(guests), GUESTS_MAX)] or [[]]
         for number, part in enumerate(parts, 1):
-            yield GuestList(head=head, guests=tuple(part), complete=number == len(parts))
+            yield GuestList(head=head, guests=tuple(part), complete=all_read and number == len(parts))
 
     def _guests(self, neighbour: str) -> list[Guest]:
         """Its clients that are here, and those that went on from here."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from ._data import SlotConsumer
 from ._gap import GapMeter
-from ._inbox import ACK_DELAY_S, Inbox
 from ._hold import Admission
+from ._inbox import ACK_DELAY_S, Inbox
 from ._migration import NO_SLOT, SubscriptionMachine
 from ._moves import MARKER_START, MarkerArrived, Release, parse_marker
 from ._runtime import Deliver, Runtime

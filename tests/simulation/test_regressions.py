@@ -61,6 +61,16 @@ def test_a_client_that_was_moved_to_another_cluster_finds_its_queue_after_a_cras
     assert not crashed.failed, crashed.problems
 
 
+@pytest.mark.parametrize("restarted", [("h0",), ("h0", "h1"), ("h0", "h1", "e0", "e1")])
+def test_it_does_so_even_if_the_head_that_sent_it_away_has_forgotten(restarted: tuple[str, ...]) -> None:
+    """Where a client had gone was known to the head it came from alone, until that was restarted."""
+    clients = tuple(Fault(36.0, FaultKind.CLIENT_CRASH, f"s{topic}", 42.0) for topic in range(2))
+    brokers = tuple(Fault(37.0 + 0.7 * n, FaultKind.CRASH, name, 40.0 + 0.7 * n) for n, name in enumerate(restarted))
+    result = run_scenario(two_clusters(*clients, *brokers))
+    assert result.counts["moves"] >= 1
+    assert not result.failed, result.problems
+
+
 def test_a_throttled_publisher_lets_time_pass() -> None:
     """A wait of less than the clock can tell was answered with the same question at the same instant, for ever."""
     plain = two_clusters()

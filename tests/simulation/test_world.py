@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -340,7 +341,8 @@ def test_what_waited_on_an_edge_that_was_away_is_collected() -> None:
     assert sum(len(edge.plane.queues) for edge in world.edges.values()) == 6
 
 
-def test_a_publisher_moves_to_another_head_and_keeps_its_order() -> None:
+def heads(**changes: Any) -> Scenario:
+    """At 20 s one of two publishers becomes too much for its head; the other head has room."""
     scenario = Scenario(
         name="heads",
         seed=1,
@@ -358,9 +360,24 @@ def test_a_publisher_moves_to_another_head_and_keeps_its_order() -> None:
             SubscriberSpec("s2", "h1", "b", 5.0),
         ),
     )
-    world, watcher = run(scenario)
+    return replace(scenario, **changes)
+
+
+def test_a_publisher_moves_to_another_head_and_keeps_its_order() -> None:
+    world, watcher = run(heads())
     check_complete(world, watcher)
     assert {name: world.publisher_head(name) for name in world.publishers} == {"p0": "h2", "p1": "h1"}
+
+
+def test_a_publisher_that_closes_in_the_middle_of_its_move_leaves_nothing_unsent() -> None:
+    """What it had been given while it was paused went with it."""
+    moving, steady = heads().publishers
+    paused = 0
+    for stops_s in (22.0 + 0.2 * step for step in range(20)):
+        world, watcher = run(heads(publishers=(replace(moving, stops_s=stops_s), steady), duration_s=30.0))
+        check_complete(world, watcher)
+        paused += watcher.kinds >= {"publisher-move-order"} and world.publisher_head("p0") == "h1"
+    assert paused, "it never closes before it has moved: the scenario shows nothing"
 
 
 @pytest.mark.parametrize("obedient", [True, False])

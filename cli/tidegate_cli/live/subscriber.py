@@ -20,7 +20,8 @@ from typing import Any, Final
 from pamqp import base, commands
 
 from tidegate._delivery import Deduplicator, Verdict
-from tidegate._migration import Admission, SubscriptionMachine
+from tidegate._hold import Admission
+from tidegate._migration import SubscriptionMachine
 from tidegate._moves import (
     MARKER_START,
     Answer,

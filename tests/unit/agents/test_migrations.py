@@ -363,6 +363,36 @@ def test_after_a_restart_a_client_that_moved_is_believed() -> None:
     assert context.cooldowns.rests(("s", "a"), cluster.now), "it has been moved, and rests"
 
 
+def add(cluster: Cluster, edge: str) -> None:
+    cluster.outputs[edge] = {}
+    cluster.greet(edge)
+
+
+def test_after_a_restart_a_client_that_moved_is_believed_while_it_is_moved_on() -> None:
+    """What it had left stayed there for ever, because it was in the next migration when it said so."""
+    cluster = restarted()
+    add(cluster, "e3")
+    session = "e2~1~1"
+    cluster.balance(session, "e3", source="e2")
+    cluster.plan(session, move("s", number=1, target="e3"), source="e2")
+    on = the_order(cluster)
+    assert (on.edge_from, on.edge) == ("e2", "e3")
+    cluster.ask(report(MOVED, ("e2", 1), ("e1", 0)))
+    assert cluster.places("s") == [("e2", 1), ("e3", 2)]
+    cluster.report(on, MOVED)
+    assert cluster.places("s") == [("e3", 2)]
+
+
+def test_after_a_restart_what_is_said_of_another_place_is_not_believed_while_it_is_moved() -> None:
+    cluster = restarted()
+    add(cluster, "e3")
+    cluster.balance("e1~1~1", "e3")
+    cluster.plan("e1~1~1", move("s", target="e3"))
+    assert the_order(cluster).edge == "e3"
+    cluster.ask(report(MOVED, ("e2", 1), ("e1", 0)))
+    assert cluster.places("s") == [("e1", 0), ("e2", 1), ("e3", 2)]
+
+
 def test_after_a_restart_a_client_that_stayed_is_believed() -> None:
     cluster = restarted()
     cluster.ask(report(STAYED, ("e1", 0), ("e2", 1)))

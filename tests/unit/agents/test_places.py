@@ -28,6 +28,7 @@ from tidegate_protocol.messages import (
     Refusal,
     RefusalReason,
     SubscribeReply,
+    UnsubscribeReply,
     UnsubscribeRequest,
 )
 
@@ -232,6 +233,33 @@ def test_unsubscribing_removes_abandoned_places_too_even_of_an_edge_that_is_away
     cluster.period()
     assert cluster.places("s") == []
     assert cluster.ordered(CollectOrder) == []
+
+
+def test_unsubscribing_removes_what_was_made_under_another_number_and_forgotten() -> None:
+    """The place meant was gone, the answer lost, and the head restarted: what a failed move had left was not found."""
+    first = Cluster("e1", "e2")
+    first.grant("s")
+    cluster = Cluster("e1", "e2", restarted=True)
+    ((place, output),) = first.outputs["e1"].items()
+    cluster.outputs["e2"] = {(place[0], 1): output.model_copy(update={"number": 1})}
+    cluster.greet("e1")
+    cluster.greet("e2")
+    assert cluster.places("s") == [("e2", 1)]
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=0))
+    assert cluster.places("s") == [("e2", 1)], "without a pattern nobody knows what is meant"
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=0, pattern="a"))
+    assert cluster.places("s") == []
+    assert isinstance(cluster.replies[-1], UnsubscribeReply)
+
+
+def test_an_old_request_to_unsubscribe_does_not_end_the_subscription_made_since() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=0, pattern="a"))
+    again = cluster.grant("s").subscription.number
+    assert again != 0
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=0, pattern="a"))
+    assert [number for _, number in cluster.places("s")] == [again]
 
 
 def test_unsubscribing_while_another_place_is_being_made_waits_for_that() -> None:

@@ -553,3 +553,18 @@ def test_closing_leaves_everything_and_answers_nothing_but_refusals() -> None:
     assert client.do(TimerFired("migration")) == []
     assert client.machine.admit(new, "p~1:t:0", None) is Admission.STRAY
     assert isinstance(client.ask(order())[0], Refusal)
+
+
+def test_closed_it_still_says_how_a_move_ended_that_its_head_has_not_heard_of() -> None:
+    """Its old head was frozen when it moved, and then never learned that the old queue was to go."""
+    client = Client()
+    new = client.begin()
+    client.do(Attached(new))
+    client.mark(client.old)
+    client.mark(new)
+    client.do(Closed())
+    answer = client.ask(cancel())[0]
+    assert isinstance(answer, MigrationReport)
+    assert answer.stage is MOVED
+    assert client.ask(order())[0] == answer
+    assert isinstance(client.ask(order(migration="another"))[0], Refusal)
