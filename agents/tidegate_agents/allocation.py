@@ -244,7 +244,7 @@ class Allocations:
     def _try_next(self, subject: str, allocation: _Allocation) -> None:
         context, request = self._context, allocation.request
         excluded = dict(allocation.tried)
-        candidates = []
+        fit = []
         for name in sorted(context.registry.edges):
             why_not = self._edges.unfit(name, request.pattern)
             if name in allocation.tried:
@@ -252,7 +252,12 @@ class Allocations:
             if why_not is not None:
                 excluded[name] = why_not
             else:
-                candidates.append(context.registry.edges[name].view())
+                fit.append(context.registry.edges[name])
+        healthy = [record for record in fit if not record.alarms]
+        for record in fit if healthy else ():
+            if record.alarms:
+                excluded[record.name] = f"its RabbitMQ has an alarm: {', '.join(record.alarms)}"
+        candidates = [record.view() for record in healthy or fit]
         placement = None
         if len(allocation.tried) < EDGES_TRIED_MAX:
             placement = self._policy.place(

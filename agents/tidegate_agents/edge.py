@@ -156,6 +156,7 @@ class EdgeAgent:
                 self._failed(action, problem)
             case AlarmsSeen(raised):
                 self._operations.alarms_seen(raised)
+                self._hello()
             case StopRequested():
                 self._context.stopping = True
                 self._context.do(Send(self.config.head, EdgeGoodbye(edge=self.config.edge)))
@@ -217,6 +218,7 @@ class EdgeAgent:
             draining=self.draining,
             paused=self._context.paused,
             pause_version=self._context.pause_version,
+            alarms=self._context.alarms[:16],
         )
         self._hello_id = self._context.request(hello)
         self._context.do(SetTimer(HELLO_TIMER, self._period_s))

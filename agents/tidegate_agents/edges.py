@@ -89,6 +89,7 @@ class Edges:
         record.client_url, record.link_url = message.client_url, message.link_url
         record.capacity, record.says_draining = message.capacity, message.draining
         record.draining = context.drains.get(message.edge, message.draining)
+        record.alarms = message.alarms
         record.alive, record.heard_s = True, context.now
         self._counts[message.edge] = message.registry_count
         if message.pause_version > context.pause_version:

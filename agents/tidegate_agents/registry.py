@@ -94,6 +94,7 @@ class EdgeRecord:
     capacity: Capacity = field(default_factory=Capacity)
     draining: bool = False
     says_draining: bool = False
+    alarms: tuple[str, ...] = ()
     """What its own hello says; an operator may have asked us otherwise meanwhile."""
     alive: bool = False
     heard_s: float = 0.0

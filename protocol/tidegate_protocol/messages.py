@@ -169,6 +169,8 @@ class EdgeHello(Message):
     pause_version: Annotated[int, Field(ge=0)] = 0
     """Whether balancing is paused, as far as it knows: a head that restarts learns it from its edges. What has the
     higher version holds."""
+    alarms: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    """What its RabbitMQ is short of; as long as that is so, it takes in nothing."""
 
 
 class EdgeWelcome(Message):

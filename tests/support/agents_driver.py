@@ -72,7 +72,12 @@ class Driver:
         return self.give(TimerFired("tick"))
 
     def hello(
-        self, edge: str, *subscriptions: Subscription, draining: bool = False, cluster: str = "c"
+        self,
+        edge: str,
+        *subscriptions: Subscription,
+        draining: bool = False,
+        cluster: str = "c",
+        alarms: tuple[str, ...] = (),
     ) -> list[Action]:
         return self.tell(
             EdgeHello(
@@ -83,6 +88,7 @@ class Driver:
                 registry_count=len(subscriptions),
                 registry_digest=registry_digest(subscriptions),
                 draining=draining,
+                alarms=alarms,
             )
         )
 

@@ -41,6 +41,7 @@ class ContainerNode:
         self.prometheus_port = ports.prometheus
         self.user = USER
         self.password = password
+        self.configuration = directory / name / "rabbitmq.conf"
         self._container = self._describe(ports, directory)
         self._created = False
 
@@ -89,14 +90,14 @@ class ContainerNode:
             "collect_statistics_interval": 1000,
             "disk_free_limit.absolute": "50MB",
         }
-        (files / "rabbitmq.conf").write_text("".join(f"{key} = {value}\n" for key, value in options.items()))
+        self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in options.items()))
         (files / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
         node = f"{self.name}@localhost"
         erlang = f"-sname {node} -start_epmd false -erl_epmd_port {ports.distribution}"
         return (
             DockerContainer(IMAGE)
             .with_kwargs(network_mode="host")
-            .with_volume_mapping(str(files / "rabbitmq.conf"), "/etc/rabbitmq/conf.d/90-tidegate.conf", "ro")
+            .with_volume_mapping(str(self.configuration), "/etc/rabbitmq/conf.d/90-tidegate.conf", "ro")
             .with_volume_mapping(str(files / "enabled_plugins"), "/etc/rabbitmq/enabled_plugins", "ro")
             .with_env("RABBITMQ_NODENAME", node)
             .with_env("RABBITMQ_DIST_PORT", str(ports.distribution))

@@ -94,6 +94,7 @@ class ChildNode:
         self._installation = installation
         self._ports = ports
         self._directory = guard.directory / f"rabbit-{name}"
+        self.configuration = self._directory / "rabbitmq.conf"
         self._plugins = plugins
         self._process: GuardedProcess | None = None
         self.name = name
@@ -149,7 +150,7 @@ class ChildNode:
             "RABBITMQ_ALLOW_INPUT": "true",
             "RABBITMQ_NODENAME": node,
             "RABBITMQ_DIST_PORT": str(self._ports.distribution),
-            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILE": str(self.configuration),
             "RABBITMQ_CONF_ENV_FILE": str(directory / "no-such-file"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
             "RABBITMQ_MNESIA_BASE": str(directory / "data"),
@@ -187,9 +188,8 @@ class ChildNode:
         }
         if "rabbitmq_stream" in self._plugins:
             options["stream.listeners.tcp.1"] = f"{LOOPBACK}:{self._ports.stream}"
-        configuration = self._directory / "rabbitmq.conf"
-        configuration.touch(mode=0o600)
-        configuration.write_text("".join(f"{key} = {value}\n" for key, value in options.items()))
+        self.configuration.touch(mode=0o600)
+        self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in options.items()))
 
 
 def amqp_url(node: RabbitNode, vhost: str = "/") -> str:

@@ -53,6 +53,15 @@ def test_an_edge_is_welcomed_and_linked_once() -> None:
     assert not of(driver.hello("e1"), EnsureLink)
 
 
+def test_an_edge_whose_rabbitmq_has_an_alarm_is_the_last_choice() -> None:
+    driver = Driver()
+    driver.hello("e1", alarms=("memory",))
+    driver.hello("e2")
+    assert [granted(driver, f"s{n}", f"t{n}").edge for n in range(3)] == ["e2"] * 3
+    driver.hello("e2", alarms=("disk",))
+    assert granted(driver, "s3", "t3").edge in ("e1", "e2"), "nobody is refused because all are short of something"
+
+
 def test_a_grant_waits_for_the_edge_and_for_the_binding() -> None:
     driver = Driver()
     driver.hello("e1")

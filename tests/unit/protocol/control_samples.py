@@ -99,6 +99,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         draining=True,
         paused=True,
         pause_version=7,
+        alarms=("memory",),
     ),
     m.EdgeWelcome(
         head="head-1", cluster="north", period_s=1.0, incarnation=1_753_000_000_000, paused=True, pause_version=7
