@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -65,6 +66,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    # A lost connection is ours to tell about, and not with a traceback of the library that noticed it.
+    logging.getLogger("aiormq").addHandler(logging.NullHandler())
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
