@@ -104,6 +104,23 @@ class BrokerConfig(_Options):
         le=20_000,
         description="Output queues that /metrics shows one by one, those with most waiting first.",
     )
+    telemetry: bool = Field(
+        True, description="Whether records for later analysis are written to a stream of the head's RabbitMQ."
+    )
+    telemetry_period_s: float = Field(
+        1.0,
+        ge=0.1,
+        le=3600,
+        description="How often a broker writes its load, at most once per sample.",
+        json_schema_extra=_unit("s"),
+    )
+    telemetry_detail_period_s: float = Field(
+        10.0,
+        ge=0.2,
+        le=3600,
+        description="How often thresholds, rates of publishers and latencies of subscribers are written.",
+        json_schema_extra=_unit("s"),
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "human", "json"] = Field(
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
@@ -157,6 +174,33 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Messages in flight on one link.",
         json_schema_extra=_unit("messages"),
     )
+
+    telemetry_age_s: int = Field(
+        7 * 24 * 3600,
+        ge=60,
+        le=10 * 365 * 24 * 3600,
+        description="How long records are kept; RabbitMQ drops whole segments.",
+        json_schema_extra=_unit("s"),
+    )
+    telemetry_size_bytes: int = Field(
+        1_000_000_000,
+        ge=1_000_000,
+        description="How much is kept of them; the oldest segments go first.",
+        json_schema_extra=_unit("bytes"),
+    )
+    telemetry_segment_bytes: int = Field(
+        50_000_000,
+        ge=100_000,
+        le=3_000_000_000,
+        description="Size of one segment; at most `telemetry_size_bytes`.",
+        json_schema_extra=_unit("bytes"),
+    )
+
+    @model_validator(mode="after")
+    def _segments_fit(self) -> HeadConfig:
+        if self.telemetry_segment_bytes > self.telemetry_size_bytes:
+            raise ValueError("telemetry_segment_bytes: a segment is larger than telemetry_size_bytes")
+        return self
 
     @model_validator(mode="after")
     def _distinct(self) -> HeadConfig:

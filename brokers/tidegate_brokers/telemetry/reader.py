@@ -1,0 +1,120 @@
+"""Reads a telemetry stream over AMQP, for people and for tests: from an offset on, as long as somebody wants more.
+
+Nothing is taken out of a stream by reading it. What always holds: records come in the order of their offsets, at most
+`PREFETCH` are under way, and offsets below the one asked for are never shown (RabbitMQ sends whole chunks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import aiormq
+from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.exceptions import AMQPError, ChannelNotFoundEntity
+
+from tidegate_protocol.errors import MalformedMessage
+from tidegate_protocol.names import TELEMETRY_STREAM
+from tidegate_protocol.telemetry import TelemetryRecord, decode
+
+from ..amqp import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from ..errors import RabbitUnreachable, TelemetryUnavailable
+from ..urls import ServerUrl
+
+PREFETCH: Final = 500
+OFFSET_HEADER: Final = "x-stream-offset"
+EARLIEST: Final = "first"
+LATEST: Final = "next"
+"""What RabbitMQ calls the oldest record there is, and the next one to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One message of the stream: a record, or why it can't be read."""
+
+    offset: int
+    kind: str
+    body: bytes
+
+    @property
+    def record(self) -> TelemetryRecord:
+        """Raises `MalformedMessage` if it is none that this version knows."""
+        return decode(self.body)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it can't be read, if so."""
+        try:
+            decode(self.body)
+        except MalformedMessage as error:
+            return str(error)
+        return None
+
+
+class TelemetryReader:
+    """Records from one stream; iterate."""
+
+    def __init__(self, where: str, first: int) -> None:
+        self._where = where
+        self._first = first
+        self._read: asyncio.Queue[Read | None] = asyncio.Queue()
+
+    async def start(self, channel: AbstractChannel, since: str | int) -> None:
+        """Begin to read at `since`: an offset, `EARLIEST` or `LATEST`."""
+        channel.closing.add_done_callback(lambda _: self._read.put_nowait(None))
+        try:
+            await channel.basic_qos(prefetch_count=PREFETCH)
+            await channel.basic_consume(TELEMETRY_STREAM, self._came, arguments={OFFSET_HEADER: since})
+        except ChannelNotFoundEntity:
+            problem = f"there is no stream {TELEMETRY_STREAM} here"
+            remedy = "name a head, and start it with telemetry = true"
+            raise TelemetryUnavailable(self._where, problem, remedy) from None
+        except AMQPError as error:
+            problem = f"the stream {TELEMETRY_STREAM} can't be read ({error})"
+            raise TelemetryUnavailable(self._where, problem, "use a user with the right to read it") from None
+
+    def __aiter__(self) -> AsyncIterator[Read]:
+        return self
+
+    async def __anext__(self) -> Read:
+        """The next record; raises `RabbitUnreachable` when the connection is lost."""
+        read = await self._read.get()
+        if read is None:
+            raise RabbitUnreachable(self._where, "the connection was lost", "start again, with --from the last offset")
+        return read
+
+    async def _came(self, delivered: DeliveredMessage) -> None:
+        properties = delivered.header.properties
+        offset = (properties.headers or {}).get(OFFSET_HEADER)
+        if isinstance(offset, int) and offset >= self._first:
+            self._read.put_nowait(Read(offset, properties.message_type or "", delivered.body))
+        tag = delivered.delivery_tag
+        if tag is not None and not delivered.channel.is_closed:
+            await delivered.channel.basic_ack(tag, wait=False)
+
+
+@asynccontextmanager
+async def reading(url: ServerUrl, since: str | int) -> AsyncIterator[TelemetryReader]:
+    """Read the telemetry of the head at `url`."""
+    where = str(url)
+    connection = aiormq.Connection(url.reveal())
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await connection.connect(client_properties={"connection_name": "tidegate telemetry reader"})
+    except (OSError, TimeoutError, AMQPError) as error:
+        problem = f"can't be reached ({str(error) or type(error).__name__})"
+        raise RabbitUnreachable(where, problem, "check the address, user and password") from None
+    try:
+        reader = TelemetryReader(where, since if isinstance(since, int) else 0)
+        await reader.start(await connection.channel(), since)
+        yield reader
+    finally:
+        # Without cancelling the consumer: streams refuse what a client sends back then.
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await connection.close()
+        except (TimeoutError, AMQPError, OSError):
+            pass  # it is gone, which is all that was wanted
