@@ -25,6 +25,7 @@ from ..errors import RabbitUnreachable, TelemetryUnavailable
 from ..urls import ServerUrl
 
 PREFETCH: Final = 500
+ACKNOWLEDGED_AT: Final = 100
 OFFSET_HEADER: Final = "x-stream-offset"
 EARLIEST: Final = "first"
 LATEST: Final = "next"
@@ -60,14 +61,15 @@ class TelemetryReader:
     def __init__(self, where: str, first: int) -> None:
         self._where = where
         self._first = first
-        self._read: asyncio.Queue[Read | None] = asyncio.Queue()
+        self._came: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
+        self._unacknowledged = 0
 
     async def start(self, channel: AbstractChannel, since: str | int) -> None:
         """Begin to read at `since`: an offset, `EARLIEST` or `LATEST`."""
-        channel.closing.add_done_callback(lambda _: self._read.put_nowait(None))
+        channel.closing.add_done_callback(lambda _: self._came.put_nowait(None))
         try:
             await channel.basic_qos(prefetch_count=PREFETCH)
-            await channel.basic_consume(TELEMETRY_STREAM, self._came, arguments={OFFSET_HEADER: since})
+            await channel.basic_consume(TELEMETRY_STREAM, self._came.put, arguments={OFFSET_HEADER: since})
         except ChannelNotFoundEntity:
             problem = f"there is no stream {TELEMETRY_STREAM} here"
             remedy = "name a head, and start it with telemetry = true"
@@ -81,19 +83,24 @@ class TelemetryReader:
 
     async def __anext__(self) -> Read:
         """The next record; raises `RabbitUnreachable` when the connection is lost."""
-        read = await self._read.get()
-        if read is None:
-            raise RabbitUnreachable(self._where, "the connection was lost", "start again, with --from the last offset")
-        return read
+        while True:
+            delivered = await self._came.get()
+            if delivered is None:
+                remedy = "start again, with --from the last offset"
+                raise RabbitUnreachable(self._where, "the connection was lost", remedy)
+            await self._acknowledge(delivered)
+            properties = delivered.header.properties
+            offset = (properties.headers or {}).get(OFFSET_HEADER)
+            if isinstance(offset, int) and offset >= self._first:
+                return Read(offset, properties.message_type or "", delivered.body)
 
-    async def _came(self, delivered: DeliveredMessage) -> None:
-        properties = delivered.header.properties
-        offset = (properties.headers or {}).get(OFFSET_HEADER)
-        if isinstance(offset, int) and offset >= self._first:
-            self._read.put_nowait(Read(offset, properties.message_type or "", delivered.body))
+    async def _acknowledge(self, delivered: DeliveredMessage) -> None:
+        """In bulk, and only what was asked for: RabbitMQ sends more for each, and no more."""
+        self._unacknowledged += 1
         tag = delivered.delivery_tag
-        if tag is not None and not delivered.channel.is_closed:
-            await delivered.channel.basic_ack(tag, wait=False)
+        if self._unacknowledged >= ACKNOWLEDGED_AT and tag is not None and not delivered.channel.is_closed:
+            self._unacknowledged = 0
+            await delivered.channel.basic_ack(tag, multiple=True, wait=False)
 
 
 @asynccontextmanager

@@ -121,7 +121,9 @@ class TelemetryWriter:
                 self.problem, failures = str(error), failures + 1
                 # Brokers of a cluster start at the same time, and the head declares the stream a moment later.
                 log.log(
-                    logging.WARNING if failures == FAILURES_TOLD else logging.DEBUG, "no telemetry is written: %s", error
+                    logging.WARNING if failures == FAILURES_TOLD else logging.DEBUG,
+                    "no telemetry is written: %s",
+                    error,
                 )
             except BaseException as error:
                 if not lost_by_connection(error) and not isinstance(error, AMQPError):
