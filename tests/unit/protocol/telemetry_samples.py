@@ -161,9 +161,7 @@ SAMPLES: Final[tuple[t.TelemetryRecord, ...]] = (
         active_us=9_000_700,
         round_trip_us=4_200,
         topics=(
-            t.TopicRate(
-                topic="alert.wave.north", messages=200, bytes=80_000, gaps=199, gap_s_sum=9.95, gap_s2_sum=0.5
-            ),
+            t.TopicRate(topic="alert.wave.north", messages=200, bytes=80_000, gaps=199, gap_s_sum=9.95, gap_s2_sum=0.5),
         ),
     ),
     t.WriterStatus(**HEAD, run=1_700_000_000_000, written=12_000, dropped=3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +38,7 @@ def test_buckets_are_in_the_order_of_latencies(one: int, other: int) -> None:
 def test_buckets_leave_nothing_out() -> None:
     bounds = [bucket_bounds_us(bucket) for bucket in range(BUCKETS)]
     assert bounds[0][0] == 0
-    assert all(one[1] == other[0] for one, other in zip(bounds, bounds[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in pairwise(bounds))
     assert bounds[-1][1] == LATENCY_US_MAX + 1
 
 
