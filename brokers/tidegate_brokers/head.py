@@ -101,7 +101,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         return neighbours.get(to, own), broker_key(to)
 
     runtime.connect(worker, own, route)
-    telemetry = head_telemetry(config, incarnation, metrics.registry)
+    telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     if telemetry is not None:
         runtime.observer = telemetry.observe
         senses.also_reported = telemetry.publisher_reported

@@ -90,10 +90,7 @@ async def test_all_kinds_arrive_and_say_what_the_clients_counted(launch: Launch)
         await eventually(lambda: set(t.KINDS) <= seen.kinds.keys(), "records of all kinds", 120)
         feed.running = False
         await publishing
-        check_latencies_wait = eventually(
-            lambda: all(received(seen, name) == feed.published for name in SUBSCRIBERS), "all digests", 60
-        )
-        await check_latencies_wait
+        await eventually(lambda: all(received(seen, name) == feed.published for name in SUBSCRIBERS), "all digests", 60)
         await eventually(lambda: published(seen) == feed.published, "all rates", 60)
         assert seen.problems == []
         check_latencies(seen, subscriptions)

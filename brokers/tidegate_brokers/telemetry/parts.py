@@ -22,6 +22,7 @@ from tidegate_protocol.reports import ReportTaken, SubscriberReport
 from tidegate_protocol.telemetry import TelemetryRecord, WriterStatus
 
 from ..config import EdgeConfig, HeadConfig
+from ..management import Management
 from .clients import PublisherBook, SubscriberDesk
 from .decisions import DecisionRecords
 from .gauges import DropReason, TelemetryMetrics
@@ -142,14 +143,16 @@ class Telemetry:
         log.log(logging.ERROR if self._failures == 1 else logging.DEBUG, "no telemetry of %s", what, exc_info=True)
 
 
-def head_telemetry(config: HeadConfig, run: int, registry: CollectorRegistry) -> Telemetry | None:
+def head_telemetry(
+    config: HeadConfig, management: Management, run: int, registry: CollectorRegistry
+) -> Telemetry | None:
     """Telemetry of a head; None where it is switched off."""
     if not config.telemetry:
         return None
     limits = StreamLimits(config.telemetry_age_s, config.telemetry_size_bytes, config.telemetry_segment_bytes)
     metrics = TelemetryMetrics(registry)
     origin = Origin(config.cluster, config.name, Role.HEAD, config.policy, run)
-    writer = TelemetryWriter(config.url, HeadStream(str(config.url), limits).prepare, metrics)
+    writer = TelemetryWriter(config.url, HeadStream(str(config.url), management, limits).prepare, metrics)
     telemetry = Telemetry(origin, writer, metrics, config.telemetry_detail_period_s)
     samples, outcomes = HeadSamples(origin, config.telemetry_period_s), HeadOutcomes(origin)
     telemetry.decisions.followed = outcomes.decided

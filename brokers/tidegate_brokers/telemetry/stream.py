@@ -21,6 +21,7 @@ from aiormq.exceptions import AMQPError, ChannelClosed, ChannelNotFoundEntity, C
 from tidegate_protocol.names import TELEMETRY_EXCHANGE, TELEMETRY_STREAM
 
 from ..errors import TelemetryUnavailable
+from ..management import Management
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,9 @@ class StreamLimits:
 class HeadStream:
     """The head's side: has the exchange and the stream be there."""
 
-    def __init__(self, where: str, limits: StreamLimits) -> None:
+    def __init__(self, where: str, management: Management, limits: StreamLimits) -> None:
         self._where = where
+        self._management = management
         self._limits = limits
         self._warned = False
 
@@ -66,10 +68,8 @@ class HeadStream:
             await channel.exchange_declare(TELEMETRY_EXCHANGE, exchange_type="topic", durable=True)
             await channel.queue_bind(TELEMETRY_STREAM, TELEMETRY_EXCHANGE, EVERYTHING)
         except AMQPError as error:
-            problem = f"the telemetry stream can't be declared ({error})"
-            raise TelemetryUnavailable(
-                self._where, problem, "use a RabbitMQ with streams, or telemetry = false"
-            ) from None
+            problem, remedy = f"the telemetry stream can't be declared ({error})", "use a RabbitMQ with streams"
+            raise TelemetryUnavailable(self._where, problem, f"{remedy}, or telemetry = false") from None
         return channel
 
     async def _declare(self, connection: AbstractConnection) -> None:
@@ -78,18 +78,30 @@ class HeadStream:
         try:
             await channel.queue_declare(TELEMETRY_STREAM, durable=True, arguments=dict(self._limits.arguments))
             await channel.close()
-        except ChannelPreconditionFailed as error:
-            if "x-queue-type" in str(error):
-                problem = f"{TELEMETRY_STREAM} is there, and is no stream"
-                raise TelemetryUnavailable(self._where, problem, DELETE) from None
-            if not self._warned:
-                self._warned = True
-                log.warning(
-                    "the telemetry stream is there with other limits than configured, and is used as it is: %s. "
-                    "To change that, %s; what is in it is lost then",
-                    error,
-                    DELETE,
-                )
+        except ChannelPreconditionFailed:
+            await self._look()
+
+    async def _look(self) -> None:
+        """What is there instead of what was to be declared?"""
+        # RabbitMQ's own words name one difference, and not that it is no stream if there is another.
+        found = await self._management.queue(TELEMETRY_STREAM) or {}
+        if found.get("type") != "stream":
+            problem = f"the queue {TELEMETRY_STREAM} is there, and is no stream"
+            raise TelemetryUnavailable(self._where, problem, DELETE)
+        if not self._warned:
+            self._warned = True
+            there, wanted = dict(found.get("arguments") or {}), self._limits.arguments
+            differences = ", ".join(
+                f"{name} is {there.get(name, 'not set')} instead of {value}"
+                for name, value in wanted.items()
+                if there.get(name) != value
+            )
+            log.warning(
+                "the telemetry stream is there with other limits than configured, and is used as it is: %s. "
+                "To change that, %s; what is in it is lost then",
+                differences,
+                DELETE,
+            )
 
 
 class EdgeStream:

@@ -26,7 +26,7 @@ from tidegate_protocol.names import TELEMETRY_EXCHANGE
 from tidegate_protocol.telemetry import RECORD_BYTES_MAX, TelemetryRecord, encode
 
 from ..amqp import ConnectionKeeper, close_quietly, lost_by_connection
-from ..errors import TelemetryUnavailable
+from ..errors import RabbitError
 from ..urls import ServerUrl
 from .buffer import Encoded, RecordBuffer
 from .gauges import DropReason, TelemetryMetrics
@@ -44,7 +44,7 @@ CONFIRM_TIMEOUT_S: Final = 120.0
 dead, and what it holds is confirmed when the alarm is over."""
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
-FAILURES_TOLD: Final = 4
+FAILURES_TOLD: Final = 3
 """After so many attempts in a row it is said, once, that there is no stream."""
 LOG_PERIOD_S: Final = 60.0
 
@@ -117,7 +117,7 @@ class TelemetryWriter:
             try:
                 if connection is not None:
                     await self._session(connection)
-            except TelemetryUnavailable as error:
+            except RabbitError as error:
                 self.problem, failures = str(error), failures + 1
                 # Brokers of a cluster start at the same time, and the head declares the stream a moment later.
                 log.log(
