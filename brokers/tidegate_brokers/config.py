@@ -192,14 +192,17 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         50_000_000,
         ge=100_000,
         le=3_000_000_000,
-        description="Size of one segment; at most `telemetry_size_bytes`.",
+        description="Size of one segment; never more than `telemetry_size_bytes`.",
         json_schema_extra=_unit("bytes"),
     )
 
     @model_validator(mode="after")
     def _segments_fit(self) -> HeadConfig:
-        if self.telemetry_segment_bytes > self.telemetry_size_bytes:
-            raise ValueError("telemetry_segment_bytes: a segment is larger than telemetry_size_bytes")
+        given = "telemetry_segment_bytes" in self.model_fields_set
+        if given and self.telemetry_segment_bytes > self.telemetry_size_bytes:
+            raise ValueError(
+                f"telemetry_segment_bytes: is larger than telemetry_size_bytes ({self.telemetry_size_bytes})"
+            )
         return self
 
     @model_validator(mode="after")
@@ -210,6 +213,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         if len(set(names)) != len(names):
             raise ValueError("neighbours: a neighbour is named twice")
         return self
+
+    @property
+    def telemetry_limits(self) -> tuple[int, int, int]:
+        """Age in seconds, size and segment size in bytes of the telemetry stream."""
+        size = self.telemetry_size_bytes
+        return self.telemetry_age_s, size, min(self.telemetry_segment_bytes, size)
 
     @property
     def publisher_address(self) -> str:

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from tidegate_protocol.ids import check_name
@@ -106,6 +106,12 @@ class TelemetrySpec(_Table):
     age_s: Annotated[int, Field(ge=60)] | None = None
     size_bytes: Annotated[int, Field(ge=1_000_000)] | None = None
     segment_bytes: Annotated[int, Field(ge=100_000)] | None = None
+
+    @model_validator(mode="after")
+    def _segments_fit(self) -> TelemetrySpec:
+        if self.segment_bytes is not None and self.size_bytes is not None and self.segment_bytes > self.size_bytes:
+            raise ValueError("segment_bytes is larger than size_bytes")
+        return self
 
     def options(self, kind: Kind) -> dict[str, object]:
         """As a process of this kind wants them: what is kept is the head's business."""

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import httpx
 import pytest
 
 from tests.integration.conftest import Launch
 from tests.support.telemetry import Seen, following
 from tests.support.waiting import eventually
-from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription
+from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message, Subscriber, Subscription
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import Topology
+from tidegate_cli.exit_codes import ExitCode
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.latency import merged, quantile_us
+from tidegate_protocol.names import PUBLISH_EXCHANGE, TELEMETRY_EXCHANGE
 
 UPLINK_BYTES_PER_S = 60_000
 BODY_BYTES = 400
@@ -40,6 +47,8 @@ TOPOLOGY = Topology.parse(
     """
 )
 
+Subscriptions = list[AsyncSubscription | Subscription]
+
 
 @dataclass
 class Feed:
@@ -58,19 +67,33 @@ class Feed:
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
 
+def ignore(message: Message) -> None:
+    """An application that is done with it."""
+
+
+@asynccontextmanager
+async def in_thread(subscriber: Subscriber) -> AsyncIterator[Subscriber]:
+    """The client without asyncio, opened and closed aside."""
+    await asyncio.to_thread(subscriber.open)
+    try:
+        yield subscriber
+    finally:
+        await asyncio.to_thread(subscriber.close)
+
+
 @asynccontextmanager
 async def overloaded(
     cluster: EmbeddedCluster,
-) -> AsyncIterator[tuple[Feed, list[AsyncSubscription], asyncio.Task[None]]]:
+) -> AsyncIterator[tuple[Feed, Subscriptions, asyncio.Task[None]]]:
     url = cluster.url("alpha")
     async with (
         AsyncSubscriber(url, name=SUBSCRIBERS[0]) as one,
-        AsyncSubscriber(url, name=SUBSCRIBERS[1]) as other,
+        in_thread(Subscriber(url, name=SUBSCRIBERS[1])) as other,
         AsyncPublisher(url, name="buoy") as publisher,
     ):
-        subscriptions = [
-            await subscriber.subscribe("quake.#", deadline=DEADLINE_S, callback=lambda message: None)
-            for subscriber in (one, other)
+        subscriptions: Subscriptions = [
+            await one.subscribe("quake.#", deadline=DEADLINE_S, callback=ignore),
+            await asyncio.to_thread(other.subscribe, "quake.#", DEADLINE_S, callback=ignore),
         ]
         feed = Feed(publisher)
         task = asyncio.create_task(feed.run())
@@ -107,7 +130,7 @@ def published(seen: Seen) -> int:
     return sum(topic.messages for rates in seen.of(t.PublisherRates) for topic in rates.topics)
 
 
-def check_latencies(seen: Seen, subscriptions: list[AsyncSubscription]) -> None:
+def check_latencies(seen: Seen, subscriptions: Subscriptions) -> None:
     """The digests of all periods add up to what each subscription counted itself."""
     for name, subscription in zip(SUBSCRIBERS, subscriptions, strict=True):
         counted = subscription.statistics()
@@ -184,3 +207,21 @@ def check_session(seen: Seen) -> None:
         )
     decisions = {decision.decision for decision in seen.of(t.DecisionMade) if decision.session == session}
     assert {"session-requested", "session-planned", "session-ended", "migration-ended"} <= decisions
+
+
+def test_a_cluster_may_be_started_without() -> None:
+    command = [sys.executable, "-m", "tidegate_cli", "up", "--compact", "--edges", "1", "--no-telemetry", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            brokers = {broker["name"]: broker for broker in json.loads(process.stdout.readline())["brokers"]}
+            head = brokers["alpha-head"]
+            exchanges = httpx.get(head["management_url"] + "/api/exchanges/alpha-head", trust_env=False).json()
+            names = {exchange["name"] for exchange in exchanges}
+            assert PUBLISH_EXCHANGE in names
+            assert TELEMETRY_EXCHANGE not in names
+            for broker in brokers.values():
+                assert "tidegate_telemetry" not in httpx.get(broker["http_url"] + "/metrics", trust_env=False).text
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == ExitCode.OK

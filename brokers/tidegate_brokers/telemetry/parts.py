@@ -149,7 +149,7 @@ def head_telemetry(
     """Telemetry of a head; None where it is switched off."""
     if not config.telemetry:
         return None
-    limits = StreamLimits(config.telemetry_age_s, config.telemetry_size_bytes, config.telemetry_segment_bytes)
+    limits = StreamLimits(*config.telemetry_limits)
     metrics = TelemetryMetrics(registry)
     origin = Origin(config.cluster, config.name, Role.HEAD, config.policy, run)
     writer = TelemetryWriter(config.url, HeadStream(str(config.url), management, limits).prepare, metrics)

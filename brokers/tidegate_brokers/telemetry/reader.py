@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import AMQPError, ChannelNotFoundEntity
 
@@ -20,7 +19,7 @@ from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.names import TELEMETRY_STREAM
 from tidegate_protocol.telemetry import TelemetryRecord, decode
 
-from ..amqp import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from ..amqp import close_quietly, open_connection
 from ..errors import RabbitUnreachable, TelemetryUnavailable
 from ..urls import ServerUrl
 
@@ -106,22 +105,11 @@ class TelemetryReader:
 @asynccontextmanager
 async def reading(url: ServerUrl, since: str | int) -> AsyncIterator[TelemetryReader]:
     """Read the telemetry of the head at `url`."""
-    where = str(url)
-    connection = aiormq.Connection(url.reveal())
+    connection = await open_connection(url, "tidegate telemetry reader", plain=False)
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await connection.connect(client_properties={"connection_name": "tidegate telemetry reader"})
-    except (OSError, TimeoutError, AMQPError) as error:
-        problem = f"can't be reached ({str(error) or type(error).__name__})"
-        raise RabbitUnreachable(where, problem, "check the address, user and password") from None
-    try:
-        reader = TelemetryReader(where, since if isinstance(since, int) else 0)
+        reader = TelemetryReader(str(url), since if isinstance(since, int) else 0)
         await reader.start(await connection.channel(), since)
         yield reader
     finally:
         # Without cancelling the consumer: streams refuse what a client sends back then.
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await connection.close()
-        except (TimeoutError, AMQPError, OSError):
-            pass  # it is gone, which is all that was wanted
+        await close_quietly(connection)

@@ -86,7 +86,7 @@ class EdgeSamples:
             uplink_bytes_per_s=capacity.uplink_bytes_per_s,
             downlink_bytes_per_s=capacity.downlink_bytes_per_s,
             matching_per_s=capacity.matching_per_s,
-            subscriptions=len(self._agent.outputs),
+            subscriptions=len(event.subscriptions),
             waiting=waiting,
             queues_past=len(detector.assessment.overloaded_queues),
         )
