@@ -40,11 +40,11 @@ LOST: Final = (ConnectionError, TimeoutError, OSError, asyncio.CancelledError, C
 """What aiormq raises from an operation whose connection or channel has gone; it cancels futures, too."""
 
 
-async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
-    """Open a connection, or raise an error of `errors.py`."""
+async def open_connection(url: ServerUrl, label: str, *, plain: bool = True) -> AbstractConnection:
+    """Open a connection, or raise an error of `errors.py`. `plain`: leave out the headers of what comes in."""
     where = str(url)
     address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}"
-    connection = aiormq.Connection(address, transport_factory=PlainTransport())
+    connection = aiormq.Connection(address, transport_factory=PlainTransport() if plain else None)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect(client_properties={"connection_name": label})

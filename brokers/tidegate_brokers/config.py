@@ -104,6 +104,23 @@ class BrokerConfig(_Options):
         le=20_000,
         description="Output queues that /metrics shows one by one, those with most waiting first.",
     )
+    telemetry: bool = Field(
+        True, description="Whether records for later analysis are written to a stream of the head's RabbitMQ."
+    )
+    telemetry_period_s: float = Field(
+        1.0,
+        ge=0.1,
+        le=3600,
+        description="How often a broker writes its load, at most once per sample.",
+        json_schema_extra=_unit("s"),
+    )
+    telemetry_detail_period_s: float = Field(
+        10.0,
+        ge=0.2,
+        le=3600,
+        description="How often thresholds, rates of publishers and latencies of subscribers are written.",
+        json_schema_extra=_unit("s"),
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "human", "json"] = Field(
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
@@ -158,6 +175,36 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         json_schema_extra=_unit("messages"),
     )
 
+    telemetry_age_s: int = Field(
+        7 * 24 * 3600,
+        ge=60,
+        le=10 * 365 * 24 * 3600,
+        description="How long records are kept; RabbitMQ drops whole segments.",
+        json_schema_extra=_unit("s"),
+    )
+    telemetry_size_bytes: int = Field(
+        1_000_000_000,
+        ge=1_000_000,
+        description="How much is kept of them; the oldest segments go first.",
+        json_schema_extra=_unit("bytes"),
+    )
+    telemetry_segment_bytes: int = Field(
+        50_000_000,
+        ge=100_000,
+        le=3_000_000_000,
+        description="Size of one segment; never more than `telemetry_size_bytes`.",
+        json_schema_extra=_unit("bytes"),
+    )
+
+    @model_validator(mode="after")
+    def _segments_fit(self) -> HeadConfig:
+        given = "telemetry_segment_bytes" in self.model_fields_set
+        if given and self.telemetry_segment_bytes > self.telemetry_size_bytes:
+            raise ValueError(
+                f"telemetry_segment_bytes: is larger than telemetry_size_bytes ({self.telemetry_size_bytes})"
+            )
+        return self
+
     @model_validator(mode="after")
     def _distinct(self) -> HeadConfig:
         names = [neighbour.name for neighbour in self.neighbours]
@@ -166,6 +213,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         if len(set(names)) != len(names):
             raise ValueError("neighbours: a neighbour is named twice")
         return self
+
+    @property
+    def telemetry_limits(self) -> tuple[int, int, int]:
+        """Age in seconds, size and segment size in bytes of the telemetry stream."""
+        size = self.telemetry_size_bytes
+        return self.telemetry_age_s, size, min(self.telemetry_segment_bytes, size)
 
     @property
     def publisher_address(self) -> str:

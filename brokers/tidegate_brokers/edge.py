@@ -19,6 +19,7 @@ from .metrics import BrokerMetrics
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
 from .sensing.senses import edge_senses
+from .telemetry.parts import edge_telemetry
 from .worker import PlaneWorker
 
 LIST_PERIODS = 5
@@ -34,6 +35,7 @@ async def run_edge(config: EdgeConfig, stop: asyncio.Event) -> None:
 
 
 def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -> Parts:
+    incarnation = time.time_ns() // 1_000_000
     agent = EdgeAgent(
         AgentConfig(
             edge=config.name,
@@ -41,7 +43,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             head=HEAD_KEY,
             client_url=config.client_address,
             link_url=config.link.reveal(),
-            incarnation=time.time_ns() // 1_000_000,
+            incarnation=incarnation,
             capacity=config.capacity,
             period_s=config.period_s,
             balancing=config.for_agents,
@@ -67,6 +69,9 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
+    telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
+    if telemetry is not None:
+        runtime.observer = telemetry.observe
     return Parts(
         runtime,
         worker,
@@ -75,6 +80,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
         senses=senses.tasks,
+        telemetry=telemetry,
     )
 
 

@@ -10,7 +10,8 @@
     │   ├── RabbitForbidden             the user lacks a right, or the virtual host is not there
     │   ├── RabbitTooOld                below the oldest supported version   (.version)
     │   ├── PluginMissing               a plugin is not enabled              (.plugin)
-    │   └── RabbitBadAnswer             an answer that makes no sense here
+    │   ├── RabbitBadAnswer             an answer that makes no sense here
+    │   └── TelemetryUnavailable        no stream that telemetry could be written to; concerns nothing else
     └── (TopologyError and EmbeddedError: their tree is drawn at the end of this file)
 
 Every message says what is wrong and what to do. None holds a password: `where` is a redacted address.
@@ -123,6 +124,10 @@ class PluginMissing(RabbitError):
 
 class RabbitBadAnswer(RabbitError):
     """An answer that makes no sense here, e.g. from another kind of server."""
+
+
+class TelemetryUnavailable(RabbitError):
+    """There is no stream that telemetry could be written to, or read from."""
 
 
 # Topology and embedded cluster

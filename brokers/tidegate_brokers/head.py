@@ -32,6 +32,7 @@ from .metrics import BrokerMetrics, distribution_version
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
 from .sensing.senses import head_senses
+from .telemetry.parts import head_telemetry
 from .worker import PlaneWorker
 
 ROUTINE_PERIODS = 5
@@ -47,11 +48,12 @@ async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
 
 
 def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -> Parts:
+    incarnation = time.time_ns() // 1_000_000
     agent = HeadAgent(
         AgentConfig(
             head=config.name,
             cluster=config.cluster,
-            incarnation=time.time_ns() // 1_000_000,
+            incarnation=incarnation,
             neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
             version=distribution_version(),
             period_s=config.period_s,
@@ -99,6 +101,11 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         return neighbours.get(to, own), broker_key(to)
 
     runtime.connect(worker, own, route)
+    telemetry = head_telemetry(config, management, incarnation, metrics.registry)
+    if telemetry is not None:
+        runtime.observer = telemetry.observe
+        senses.also_reported = telemetry.publisher_reported
+        senses.switchboard.subscriber_reported = telemetry.subscriber_reported
     return Parts(
         runtime,
         worker,
@@ -108,6 +115,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         control_required=True,
         others=tuple(neighbours.values()),
         senses=senses.tasks,
+        telemetry=telemetry,
     )
 
 

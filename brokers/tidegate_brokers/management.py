@@ -184,6 +184,11 @@ class Management:
             if page >= answer.get("page_count", 0):
                 return
 
+    async def queue(self, name: str) -> Json | None:
+        """Type and arguments of one queue, or None."""
+        path = f"queues/{self._vhost}/{quote(name, safe='')}?columns=type,arguments"
+        return self._object(await self._get(path))
+
     # Requests
 
     async def _get_list(self, path: str) -> list[Json]:

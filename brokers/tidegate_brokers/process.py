@@ -34,6 +34,7 @@ from .metrics import BrokerMetrics
 from .preflight import check_rabbitmq
 from .runtime import Runtime, measure_lag
 from .settings import load_config
+from .telemetry.parts import Telemetry
 from .worker import PlaneWorker
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Parts:
     others: tuple[ControlChannel, ...] = ()
     senses: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
     """What runs besides, once the agent works: sensing, probes, the watch for alarms."""
+    telemetry: Telemetry | None = None
 
 
 def new_metrics(role: str, name: str) -> BrokerMetrics:
@@ -133,6 +135,8 @@ class BrokerProcess:
         for other in parts.others:
             self._spawn(other.keeper.run())
         self._spawn(parts.worker.run())
+        if parts.telemetry is not None:
+            self._spawn(parts.telemetry.run())
         await parts.worker.wait_asserted(timeout_s)
         # Only now: the agent must know what its predecessor left before anybody asks it for anything.
         await parts.control.start_taking()
@@ -157,6 +161,8 @@ class BrokerProcess:
                     await channel.flush()
         except TimeoutError:
             log.warning("some last messages were not confirmed")
+        if parts.telemetry is not None:
+            await parts.telemetry.finish()
 
     async def _close(self) -> None:
         self._stopping = True

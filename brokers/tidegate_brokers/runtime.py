@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tidegate_agents.machine import (
@@ -45,12 +45,15 @@ LAG_PERIOD_S: Final = 1.0
 
 Route = Callable[[str], tuple[ControlChannel, str]]
 """From the name of a broker to the control channel and the routing key that lead to its process."""
+Observer = Callable[[Event, Sequence[Action], float], None]
+"""Told what an event led to, and when, after everything is on its way. It must not raise."""
 
 
 class Runtime:
     """Drives one agent."""
 
     def __init__(self, agent: Agent, metrics: BrokerMetrics) -> None:
+        self.observer: Observer | None = None
         self._agent = agent
         self._metrics = metrics
         self._events: deque[Event] = deque()
@@ -93,6 +96,8 @@ class Runtime:
             log.exception("the agent failed on %s", type(event).__name__)
             return
         self.carry_out(actions)
+        if self.observer is not None:
+            self.observer(event, actions, now)
 
     def carry_out(self, actions: Iterable[Action]) -> None:
         """Hand each action to whoever does it, in order."""

@@ -174,7 +174,7 @@ def _type(info: FieldInfo) -> str:
         return "list"
     if ServerUrl in options or any(ServerUrl in get_args(option) for option in options):
         return "URL"
-    return {str: "text", int: "whole number", float: "number"}[options[0]]
+    return {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}[options[0]]
 
 
 def _default(info: FieldInfo) -> str:

@@ -18,6 +18,9 @@ this file knows about processes, ports in use or RabbitMQ.
 
     [balancing]
     policy = "peer-wd"
+
+    [telemetry]
+    enabled = true
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from tidegate_protocol.ids import check_name
@@ -94,6 +97,30 @@ class LinkSpec(_Table):
     delay_s: Delay = 0.0
 
 
+class TelemetrySpec(_Table):
+    """Telemetry of all clusters: the options of a head that start with `telemetry`, without that word."""
+
+    enabled: bool = True
+    period_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
+    detail_period_s: Annotated[float, Field(ge=0.2, le=3600)] | None = None
+    age_s: Annotated[int, Field(ge=60)] | None = None
+    size_bytes: Annotated[int, Field(ge=1_000_000)] | None = None
+    segment_bytes: Annotated[int, Field(ge=100_000)] | None = None
+
+    @model_validator(mode="after")
+    def _segments_fit(self) -> TelemetrySpec:
+        if self.segment_bytes is not None and self.size_bytes is not None and self.segment_bytes > self.size_bytes:
+            raise ValueError("segment_bytes is larger than size_bytes")
+        return self
+
+    def options(self, kind: Kind) -> dict[str, object]:
+        """As a process of this kind wants them: what is kept is the head's business."""
+        given = self.model_dump(exclude_none=True, exclude={"enabled"})
+        if kind == "edge":
+            given = {key: value for key, value in given.items() if key.endswith("period_s")}
+        return {"telemetry": self.enabled} | {f"telemetry_{key}": value for key, value in given.items()}
+
+
 class Topology(_Table):
     """Clusters and the tree between their heads."""
 
@@ -101,6 +128,7 @@ class Topology(_Table):
     link: tuple[LinkSpec, ...] = ()
     balancing: BalancingOptions = BalancingOptions.model_validate({})
     """The same for all brokers."""
+    telemetry: TelemetrySpec = TelemetrySpec()
 
     @classmethod
     def load(cls, path: Path | str) -> Topology:
@@ -263,6 +291,7 @@ _KEYS: Final = {
     ("cluster", "edge"): tuple(BrokerSpec.model_fields),
     ("link",): tuple(LinkSpec.model_fields),
     ("balancing",): tuple(BalancingOptions.model_fields),
+    ("telemetry",): tuple(TelemetrySpec.model_fields),
 }
 
 

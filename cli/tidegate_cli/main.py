@@ -31,6 +31,7 @@ _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "simulate": "Run the agents in virtual time under random loads and faults, by seed.",
         "status": "Show clusters: states, load against thresholds, sessions, culprits.",
         "subscribe": "Receive messages, each with its age against the deadline.",
+        "telemetry": "Look at what brokers record: load, decisions, latencies, as it comes or from any point.",
         "undrain": "Use a drained edge again.",
         "up": "Start a whole cluster on this machine, on real RabbitMQ.",
     }

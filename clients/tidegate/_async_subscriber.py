@@ -149,11 +149,14 @@ class AsyncSubscriber:
         limits: Limits | None = None,
         timeouts: Timeouts | None = None,
         backoff: Backoff | None = None,
+        telemetry: bool = True,
     ) -> None:
+        """`telemetry`: whether to report latencies to the head about every ten seconds, if the head wants them."""
         self._address = Address.parse(url)
         self._limits = make_limits(limits)
         self._timeouts = timeouts or Timeouts()
         self._backoff = backoff or Backoff()
+        self._telemetry = telemetry
         self._anonymous = name is None
         self.name = make_subscriber_name(name)
         self._runtime: AioRuntime | None = None
@@ -165,7 +168,9 @@ class AsyncSubscriber:
         if self._engine is not None:
             return
         runtime = AioRuntime()
-        engine = SubscriberEngine(runtime, self._address, self.name, self._limits, self._timeouts, self._backoff)
+        engine = SubscriberEngine(
+            runtime, self._address, self.name, self._limits, self._timeouts, self._backoff, self._telemetry
+        )
         try:
             await engine.start()
         except BaseException:

@@ -132,14 +132,26 @@ class Inbox:
                     origin.settle(tag)
         return ledger.take(final)
 
+    @property
+    def duplicates(self) -> int:
+        return self._deduplicator.duplicates
+
+    @property
+    def reordered(self) -> int:
+        return self._deduplicator.reordered
+
+    def missing(self, now: float) -> int:
+        """Messages that were skipped and have not come."""
+        return self._deduplicator.missing(now)
+
     def statistics(self, now: float) -> Statistics:
         """A snapshot. `now` is the clock that `receive` got."""
         return Statistics(
             received=self.received,
             late=self.late,
-            duplicates=self._deduplicator.duplicates,
-            reordered=self._deduplicator.reordered,
-            missing=self._deduplicator.missing(now),
+            duplicates=self.duplicates,
+            reordered=self.reordered,
+            missing=self.missing(now),
             foreign=self._deduplicator.foreign,
             collected=self.collected,
             latency_count=self.latencies.count,

@@ -65,6 +65,11 @@ class Intake:
         """The longest pause in delivery around the last move."""
         return self._gap.gap_s
 
+    @property
+    def measures_gap(self) -> bool:
+        """Whether a pause that comes now would still count."""
+        return self._gap.watching
+
     # Moves
 
     def began(self, now: float) -> None:

@@ -16,7 +16,6 @@ from tidegate_protocol.messages import (
     PublisherHello,
     PublisherReport,
     PublisherWelcome,
-    TopicCount,
 )
 
 from ._config import Timeouts
@@ -107,9 +106,7 @@ class PublisherNews:
                 report = PublisherReport(
                     publisher=self._machine.publisher,
                     elapsed_us=max(1, round((now - since) * 1e6)),
-                    topics=tuple(
-                        TopicCount(topic=topic, messages=messages, bytes=size) for topic, messages, size in counts
-                    ),
+                    topics=tuple(counts),
                     round_trip_us=round_trip_us,
                 )
                 try:

@@ -21,6 +21,7 @@ from typing import Final
 
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.form import AttributeValue, check_attributes, check_body
+from tidegate_protocol.messages import TopicCount
 from tidegate_protocol.names import PUBLISH_EXCHANGE
 from tidegate_protocol.topics import check_topic
 
@@ -70,16 +71,57 @@ class Draft:
 class Topic:
     """What a publisher keeps per topic: the next number, two parts of every message that never change, and counts."""
 
-    __slots__ = ("body_bytes", "messages", "name", "next_sequence", "prefix", "publish")
+    __slots__ = (
+        "body_bytes",
+        "gap_s2_sum",
+        "gap_s_sum",
+        "gaps",
+        "last_us",
+        "messages",
+        "name",
+        "next_sequence",
+        "prefix",
+        "publish",
+    )
 
     def __init__(self, publisher: str, topic: str) -> None:
         self.name = topic
         self.next_sequence = 0
         self.messages = 0
-        """Since the last report to the head; `body_bytes` too."""
+        """Since the last report to the head; `body_bytes` and the gaps between publications too."""
         self.body_bytes = 0
+        self.gaps = 0
+        self.gap_s_sum = 0.0
+        self.gap_s2_sum = 0.0
+        self.last_us = 0
+        """When the last one was published; 0 before the first."""
         self.prefix = f"{publisher}:{topic}:"
         self.publish = encode_publish(PUBLISH_EXCHANGE, topic)
+
+    def count(self, body_bytes: int, now_us: int) -> None:
+        """One more is published."""
+        self.messages += 1
+        self.body_bytes += body_bytes
+        if self.last_us:
+            gap_s = max(now_us - self.last_us, 0) / 1e6
+            self.gaps += 1
+            self.gap_s_sum += gap_s
+            self.gap_s2_sum += gap_s * gap_s
+        self.last_us = now_us
+
+    def take(self) -> TopicCount:
+        """What was counted since this was last asked."""
+        count = TopicCount(
+            topic=self.name,
+            messages=self.messages,
+            bytes=self.body_bytes,
+            gaps=self.gaps,
+            gap_s_sum=self.gap_s_sum,
+            gap_s2_sum=self.gap_s2_sum,
+        )
+        self.messages = self.body_bytes = self.gaps = 0
+        self.gap_s_sum = self.gap_s2_sum = 0.0
+        return count
 
 
 class PublishingMachine:
@@ -169,8 +211,7 @@ class PublishingMachine:
         topic.next_sequence += 1
         if not topic.messages:
             self._counted.append(topic)
-        topic.messages += 1
-        topic.body_bytes += len(draft.body)
+        topic.count(len(draft.body), now_us)
         properties = encode_properties(message_id, now_us, draft.attributes, draft.persistent)
         self._order += 1
         publication = Publication(message_id, self._order, draft.topic, properties, draft.body)
@@ -235,13 +276,10 @@ class PublishingMachine:
             self._round_trip_s, self._fastest_s = self._fastest_s, None
         return round(self._round_trip_s * 1e6)
 
-    def take_counts(self, topics_max: int) -> list[tuple[str, int, int]]:
-        """Topic, messages and bytes of bodies admitted since this was last asked; what is too much, the next time."""
+    def take_counts(self, topics_max: int) -> list[TopicCount]:
+        """What was admitted since this was last asked, by topic; what is too much, the next time."""
         counted, self._counted = self._counted[:topics_max], self._counted[topics_max:]
-        counts = [(topic.name, topic.messages, topic.body_bytes) for topic in counted]
-        for topic in counted:
-            topic.messages = topic.body_bytes = 0
-        return counts
+        return [topic.take() for topic in counted]
 
     def acked(self, tag: int, multiple: bool) -> int:
         """RabbitMQ took responsibility. Returns how many publications that settles."""

@@ -1,19 +1,14 @@
 """Latency statistics of one subscription, in a fixed amount of memory.
 
-Latencies go into a histogram whose buckets grow with the value: 32 to each doubling, so that a quantile is
-right to about 3 % from a microsecond to days. Adding one is a handful of integer operations; nothing here
-reads a clock."""
+Latencies go into a histogram whose buckets grow with the value (`tidegate_protocol.latency`), so that a quantile is
+right to about 3 % from a microsecond to days. Adding one is a handful of integer operations; nothing here reads a
+clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-_STEPS_BITS: Final = 5
-_STEPS: Final = 1 << _STEPS_BITS
-_LATENCY_US_MAX: Final = (1 << 40) - 1
-"""Twelve days. What is older counts as that."""
-_BUCKETS: Final = (40 - _STEPS_BITS + 1) * _STEPS
+from tidegate_protocol.latency import BUCKETS, LATENCY_US_MAX, bucket_middle_us, bucket_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ class Histogram:
     __slots__ = ("_counts", "count", "max_us", "total_us")
 
     def __init__(self) -> None:
-        self._counts = [0] * _BUCKETS
+        self._counts = [0] * BUCKETS
         self.count = 0
         self.total_us = 0
         self.max_us = 0
@@ -68,34 +63,22 @@ class Histogram:
         self.total_us += latency_us
         if latency_us > self.max_us:
             self.max_us = latency_us
-        self._counts[_bucket(min(latency_us, _LATENCY_US_MAX))] += 1
+        self._counts[bucket_of(min(latency_us, LATENCY_US_MAX))] += 1
+
+    def counts(self) -> list[int]:
+        """Of all buckets. A copy, because the synchronous client counts in one thread and asks in another."""
+        return self._counts.copy()
 
     def mean_s(self) -> float:
         return self.total_us / self.count / 1e6 if self.count else 0.0
 
     def quantile_s(self, share: float) -> float:
         """The latency that `share` of all did not exceed; 0 where there is none."""
-        # A copy, because the synchronous client counts in one thread and asks in another.
-        counts = self._counts.copy()
+        counts = self.counts()
         wanted = share * sum(counts)
         seen = 0
         for bucket, count in enumerate(counts):
             seen += count
             if count and seen >= wanted:
-                return min(_middle_us(bucket), self.max_us) / 1e6
+                return min(bucket_middle_us(bucket), self.max_us) / 1e6
         return 0.0
-
-
-def _bucket(latency_us: int) -> int:
-    shift = latency_us.bit_length() - _STEPS_BITS - 1
-    if shift <= 0:
-        return latency_us
-    return (shift << _STEPS_BITS) + (latency_us >> shift)
-
-
-def _middle_us(bucket: int) -> float:
-    shift = (bucket >> _STEPS_BITS) - 1
-    if shift <= 0:
-        return float(bucket)
-    lowest = (bucket - (shift << _STEPS_BITS)) << shift
-    return lowest + (1 << shift) / 2

@@ -6,6 +6,7 @@ over it."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from tidegate_protocol.messages import (
@@ -25,6 +26,7 @@ from ._heads import Heads
 from ._inbox import Inbox
 from ._moves import Ordered
 from ._runtime import Runtime
+from ._subscriber_news import SubscriberNews
 from ._subscription import SubscriptionEngine
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,9 @@ class SubscriberEngine:
         limits: Limits,
         timeouts: Timeouts,
         backoff: Backoff,
+        telemetry: bool = True,
     ) -> None:
+        """`telemetry`: whether to report to the heads what was received, if they want to know."""
         self.runtime = runtime
         self.address = address
         self.name = name
@@ -57,6 +61,9 @@ class SubscriberEngine:
         connection_name = f"tidegate subscriber {name}"
         self.heads = Heads(runtime, address, name, connection_name, timeouts, backoff, self._ordered)
         self.data = DataConnections(runtime, connection_name, timeouts)
+        # Later runs of a subscriber of this name have larger numbers.
+        run = time.time_ns() // 1_000_000
+        self._news = SubscriberNews(runtime, name, run, self.heads, timeouts) if telemetry else None
         self._subscriptions: list[SubscriptionEngine] = []
 
     async def start(self) -> None:
@@ -85,11 +92,15 @@ class SubscriberEngine:
             # It stays among the subscriptions: a queue may have been made, and close() removes it.
             subscription.give_up()
             raise
+        if self._news is not None:
+            self._news.join(subscription)
         return subscription
 
     async def unsubscribe(self, subscription: SubscriptionEngine) -> None:
         """Stop, and have the queue removed. If that fails it may be tried again, and close() does."""
         await subscription.stop()
+        if self._news is not None:
+            self._news.leave(subscription)
         await subscription.late_answer()
         place = subscription.place
         if place is not None:
@@ -112,6 +123,8 @@ class SubscriberEngine:
                 # The queue expires by itself; a client that wants to go must not be kept.
                 logger.warning("%s: left behind: %s", subscription, error)
         self._subscriptions.clear()
+        if self._news is not None:
+            await self._news.close()
         await self.data.close()
         await self.heads.close()
 

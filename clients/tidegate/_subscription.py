@@ -17,12 +17,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
+from tidegate_protocol.balancing import MigrateOrder
 from tidegate_protocol.messages import ControlMessage, Refusal, SubscribeReply, SubscribeRequest
+from tidegate_protocol.reports import MigrationGap, SubscriptionDigest
 
 from ._attachment import SubscriptionTimes
 from ._config import Address, Backoff, Timeouts
 from ._control import ReplyTo
 from ._data import DataConnections, SlotConsumer
+from ._digests import Digester
 from ._errors import (
     AccessRefused,
     Closed,
@@ -49,6 +52,7 @@ from ._moves import (
     Detached,
     LeaveHead,
     Opened,
+    Ordered,
     Place,
     Release,
     Request,
@@ -114,6 +118,9 @@ class SubscriptionEngine:
         self._intake = Intake(
             owner.runtime, self._machine, inbox, self._consumers, on_change, on_release, self.handle, self._progress
         )
+        self._digester = Digester(inbox, request.pattern, request.deadline_us, owner.runtime.now())
+        self._order: MigrateOrder | None = None
+        """The last order to move that came, obeyed or not."""
         self.settled = self._intake.settled
         """To be called when the application settled something; from any thread."""
         self._timers = Timers(owner.runtime, self._fired, str(self))
@@ -166,6 +173,17 @@ class SubscriptionEngine:
             migration_gap_s=self._intake.gap_s,
             held=self._intake.held,
         )
+
+    # What is reported
+
+    def take_digest(self) -> SubscriptionDigest | None:
+        """What was seen since this was last asked; None if that is nothing."""
+        return self._digester.digest(self.place.edge if self.place is not None else None, self._runtime.now())
+
+    def take_gaps(self) -> list[MigrationGap]:
+        """Moves whose gap is known by now, each once."""
+        intake = self._intake
+        return self._digester.gaps(intake.gap_s, intake.held, intake.measures_gap, self._runtime.now())
 
     # Beginning and end
 
@@ -250,7 +268,10 @@ class SubscriptionEngine:
         self._handling = True
         try:
             while self._events:
-                self._step(partial(self._machine.handle, self._events.popleft()))
+                event = self._events.popleft()
+                if isinstance(event, Ordered) and isinstance(event.message, MigrateOrder):
+                    self._order = event.message
+                self._step(partial(self._machine.handle, event))
         finally:
             self._handling = False
 
@@ -269,8 +290,10 @@ class SubscriptionEngine:
         told = machine.story[-1] if machine.story else None
         actions = step(now)
         if machine.migrating and not migrating:
+            self._digester.move_began(self._order, self._intake.gap_s, self._intake.held)
             self._intake.began(now)
         elif migrating and not machine.migrating:
+            self._digester.move_ended(machine.moves > moves, now)
             self._intake.moved(machine.moves > moves, now)
         for action in actions:
             self._carry_out(action)

@@ -189,11 +189,14 @@ class Subscriber:
         limits: Limits | None = None,
         timeouts: Timeouts | None = None,
         backoff: Backoff | None = None,
+        telemetry: bool = True,
     ) -> None:
+        """`telemetry`: whether to report latencies to the head about every ten seconds, if the head wants them."""
         self._address = Address.parse(url)
         self._limits = make_limits(limits)
         self._timeouts = timeouts or Timeouts()
         self._backoff = backoff or Backoff()
+        self._telemetry = telemetry
         self._anonymous = name is None
         self.name = make_subscriber_name(name)
         self._runtime: ThreadRuntime | None = None
@@ -205,7 +208,9 @@ class Subscriber:
         if self._engine is not None:
             return
         runtime = ThreadRuntime(f"tidegate-{self.name}")
-        engine = SubscriberEngine(runtime, self._address, self.name, self._limits, self._timeouts, self._backoff)
+        engine = SubscriberEngine(
+            runtime, self._address, self.name, self._limits, self._timeouts, self._backoff, self._telemetry
+        )
         try:
             runtime.call(engine.start())
         except BaseException:

@@ -5,7 +5,7 @@
     │   ├── InvalidTopic        a topic or a topic pattern
     │   ├── InvalidName         the name of a client, a broker or a cluster
     │   └── InvalidMessage      a publication that does not fit the public message form
-    └── MalformedMessage    the peer's violation: bytes that are no control message of a known kind (.reason, .detail)
+    └── MalformedMessage    the peer's violation: bytes that are no control message or record (.reason, .detail)
 
 An `InvalidValue` says which field, what is wrong and what to do. Whoever receives a `MalformedMessage` counts it,
 drops it and goes on.
@@ -42,7 +42,7 @@ class InvalidMessage(InvalidValue):
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes that are not a control message this version understands."""
+    """Bytes that are not a control message, or not a telemetry record, that this version understands."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from . import balancing, operations
+from . import balancing, operations, reports
 from .errors import InvalidValue, MalformedMessage
 from .operations import EdgeStatus as EdgeStatus
 from .operations import NeighbourStatus as NeighbourStatus
@@ -36,6 +36,7 @@ from .parts import Subscription as Subscription
 from .parts import Text as Text
 from .parts import Topic as Topic
 from .parts import Url as Url
+from .parts import malformed
 
 # Client to HOM, and the answers.
 
@@ -104,11 +105,18 @@ class PublisherGoodbye(Message):
 
 
 class TopicCount(Part):
-    """What was published on one topic. `bytes` are those of the bodies."""
+    """What was published on one topic. `bytes` are those of the bodies.
+
+    The times between successive publications, for the squared coefficient of variation n·Σg² ÷ (Σg)² − 1: how many
+    there are, their sum and the sum of their squares. The first one reaches back to the last publication reported.
+    """
 
     topic: Topic
     messages: Annotated[int, Field(ge=0)]
     bytes: Annotated[int, Field(ge=0)]
+    gaps: Annotated[int, Field(ge=0)] | None = None
+    gap_s_sum: Annotated[float, Field(ge=0)] | None = None
+    gap_s2_sum: Annotated[float, Field(ge=0)] | None = None
 
 
 class PublisherReport(Message):
@@ -364,7 +372,9 @@ ControlMessage = Annotated[
     | operations.InspectRequest
     | operations.InspectReply
     | operations.RehearseRequest
-    | operations.RehearseReply,
+    | operations.RehearseReply
+    | reports.SubscriberReport
+    | reports.ReportTaken,
     Field(discriminator="kind"),
 ]
 
@@ -375,6 +385,7 @@ CLIENT_KINDS: Final = frozenset(
         "publisher-hello",
         "publisher-goodbye",
         "publisher-report",
+        "subscriber-report",
         "status-request",
         "migration-report",
         "publisher-move-report",
@@ -386,8 +397,6 @@ CLIENT_KINDS: Final = frozenset(
     }
 )
 """The kinds a client may send to `HOM_KEY`. Any other kind arriving there is dropped as malformed."""
-
-DETAIL_LENGTH_MAX: Final = 300
 
 _ADAPTER: Final[TypeAdapter[ControlMessage]] = TypeAdapter(ControlMessage)
 
@@ -404,20 +413,6 @@ def decode(body: bytes) -> ControlMessage:
     try:
         return _ADAPTER.validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        # Cut, because it goes into the text of a refusal, and pydantic names every kind there is.
-        detail = f"{where or 'message'}: {first['msg']}"[:DETAIL_LENGTH_MAX]
-        raise MalformedMessage(_reason(first["type"], first["loc"]), detail) from None
+        raise malformed(error, "message", "v") from None
     except InvalidValue as error:  # pragma: no cover - pydantic wraps ValueErrors, this is a second line
         raise MalformedMessage("invalid-field", str(error)) from None
-
-
-def _reason(error_type: str, where: tuple[int | str, ...]) -> str:
-    if error_type == "json_invalid":
-        return "not-json"
-    if error_type in {"union_tag_invalid", "union_tag_not_found"}:
-        return "unknown-kind"
-    if where and where[-1] == "v":
-        return "unknown-version"
-    return "invalid-field"

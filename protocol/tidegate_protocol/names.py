@@ -29,6 +29,12 @@ HOM_KEY: Final = "hom"
 HEAD_KEY: Final = "head"
 """Where the edges of a cluster send to their head: they too know its address rather than its name."""
 
+# Telemetry, on a head.
+TELEMETRY_EXCHANGE: Final = "tidegate.telemetry"
+"""Brokers write records here, with their kind as routing key; operators may bind queues of their own to it."""
+TELEMETRY_STREAM: Final = "tidegate.telemetry"
+"""The stream that keeps them."""
+
 
 def ingress_exchange(head: str) -> str:
     """The exchange that receives what the neighbouring head `head` forwards."""

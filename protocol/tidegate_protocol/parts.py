@@ -8,8 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from .errors import MalformedMessage
 from .ids import check_name, check_publisher_id
 from .topics import check_pattern, check_topic
 
@@ -19,6 +20,7 @@ REGISTRY_PAGE_MAX: Final = 500
 ROUTES_PER_UPDATE_MAX: Final = 1_500
 TOPICS_PER_PUBLISHER_MAX: Final = 256
 DEADLINE_US_MAX: Final = 24 * 3600 * 1_000_000
+DETAIL_LENGTH_MAX: Final = 300
 
 
 def _name(value: str) -> str:
@@ -82,3 +84,17 @@ class LoadState(StrEnum):
     HIGH = "HIGH"
     OVERLOAD = "OVERLOAD"
     NOT_AVAILABLE = "N/A"
+
+
+def malformed(error: ValidationError, what: str, version: str) -> MalformedMessage:
+    """What is wrong with the bytes of a `what`, whose version stands in the field `version`."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    # Cut, because it goes into the text of a refusal, and pydantic names every kind there is.
+    detail = f"{where or what}: {first['msg']}"[:DETAIL_LENGTH_MAX]
+    if first["type"] == "json_invalid":
+        return MalformedMessage("not-json", detail)
+    if first["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        return MalformedMessage("unknown-kind", detail)
+    is_version = bool(first["loc"]) and first["loc"][-1] == version
+    return MalformedMessage("unknown-version" if is_version else "invalid-field", detail)

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tidegate_protocol import messages as m
+from tidegate_protocol import telemetry as t
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.ids import MessageId, publisher_id
+from tidegate_protocol.latency import BUCKETS
+from tidegate_protocol.reports import LatencyCounts
 from tidegate_protocol.topics import TOPIC_BYTES_MAX, check_pattern, check_topic
 
 SHORT_STRING_BYTES_MAX = 255
@@ -39,6 +42,10 @@ def fits(value: str) -> bool:
 topics = st.lists(words, min_size=1, max_size=6).map(".".join).filter(fits)
 patterns = st.lists(words | st.sampled_from("*#"), min_size=1, max_size=6).map(".".join).filter(fits)
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
+
+histograms = st.dictionaries(st.integers(0, BUCKETS - 1), st.integers(1, 2**53), max_size=5).map(
+    lambda counts: {"buckets": st.just(tuple(sorted(counts))), "counts": st.just(tuple(counts.values()))}
+)
 
 KNOWN: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (m.Name, names),
@@ -76,7 +83,10 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(hint)
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         hints = get_type_hints(hint, include_extras=True)
-        return st.builds(hint, **{name: values(hints[name]) for name in hint.model_fields})
+        fields = {name: values(hints[name]) for name in hint.model_fields}
+        if issubclass(hint, LatencyCounts):
+            return histograms.flatmap(lambda found: st.builds(hint, **{**fields, **found}))
+        return st.builds(hint, **fields)
     raise AssertionError(f"no strategy for {hint}: add it to KNOWN")
 
 
@@ -109,6 +119,31 @@ def test_every_message_survives_the_wire(kind: type[m.ControlMessage], data: st.
     body = m.encode(message)
     assert m.decode(body) == message
     assert m.encode(m.decode(body)) == body
+
+
+@pytest.mark.parametrize("kind", t.RECORD_CLASSES, ids=lambda each: each.__name__)
+@given(data=st.data())
+def test_every_record_survives_the_stream(kind: type[t.TelemetryRecord], data: st.DataObject) -> None:
+    record = data.draw(values(kind))
+    body = t.encode(record)
+    assert t.decode(body) == record
+    assert t.encode(t.decode(body)) == body
+
+
+@given(data=st.data())
+def test_a_field_of_a_record_replaced_by_anything_is_refused_with_a_reason_or_understood(data: st.DataObject) -> None:
+    body = json.loads(t.encode(data.draw(values(data.draw(st.sampled_from(t.RECORD_CLASSES))))))
+    field = data.draw(st.sampled_from(sorted(body)))
+    body[field] = data.draw(st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.none()))
+    reason, detail = None, field
+    try:
+        record = t.decode(json.dumps(body).encode())
+    except MalformedMessage as error:
+        reason, detail = error.reason, error.detail
+    else:
+        assert t.decode(t.encode(record)) == record
+    assert reason is None or reason in REASONS
+    assert field in detail or reason == "unknown-kind" or field in ("buckets", "counts")
 
 
 @given(data=st.data())

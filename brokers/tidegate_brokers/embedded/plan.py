@@ -188,7 +188,7 @@ class Plan:
             capacities = capacities[:2]
             values["publisher_url"] = info.client_url
             for neighbour in self._neighbour_heads(member):
-                named = {
+                named: dict[str, object] = {
                     "name": neighbour.name,
                     "url": self._reach_control(member, neighbour),
                     "link_url": self._reach(member, neighbour),
@@ -203,6 +203,7 @@ class Plan:
             }
         values |= {key: value for key in capacities if (value := getattr(member.spec, key)) is not None}
         values |= self._topology.balancing.model_dump(exclude_unset=True, exclude_none=True)
+        values |= self._topology.telemetry.options(member.kind)
         return _toml(values) + tables
 
     def head(self, cluster: str) -> Member:

@@ -1,8 +1,8 @@
 """Probes between broker processes, and what else on the control plane is for the eyes and not for the agent.
 
 A `Switchboard` stands between the control channels and the agent's runtime: probes are answered here at once, answers
-to ours and the reports of publishers go to whoever senses, everything else goes on to the agent unchanged. At most one
-probe per target is under way; one that is not answered is forgotten with the next.
+to ours and the reports of clients go to whoever senses or writes telemetry, everything else goes on to the agent
+unchanged. At most one probe per target is under way; one that is not answered is forgotten with the next.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import Final
 
 from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
 from tidegate_protocol.messages import ControlMessage, Probe, ProbeReply, PublisherReport
+from tidegate_protocol.reports import ReportTaken, SubscriberReport
 
 from .trips import ProbedTrip
 
 PROBE_PREFIX: Final = "probe~"
 """What ids of probes start with; those of an agent's requests never do."""
 MICROSECONDS: Final = 1_000_000
+UNWANTED_AFTER_US: Final = 300 * MICROSECONDS
+"""When a subscriber may ask again whether its reports are wanted."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class Switchboard:
         self.reply: Callable[[ReplyAddress, ControlMessage], None] = _nobody
         self.prober: Prober | None = None
         self.reported: Callable[[PublisherReport], None] = _ignored
+        self.subscriber_reported: Callable[[SubscriberReport], ReportTaken] | None = None
+        """Who takes the reports of subscribers; None where nobody wants any."""
 
     def post(self, event: Event) -> None:
         """Take one event."""
@@ -87,6 +92,8 @@ class Switchboard:
                     self.reply(address, ProbeReply(clock_us=round(time.time() * MICROSECONDS)))
             case MessageReceived(message=PublisherReport() as report):
                 self.reported(report)
+            case MessageReceived(message=SubscriberReport() as digests, reply_to=address):
+                self._take(digests, address)
             case ReplyReceived(request_id=request_id, message=message) if request_id.startswith(PROBE_PREFIX):
                 if self.prober is not None:
                     self.prober.answered(request_id, message)
@@ -94,6 +101,14 @@ class Switchboard:
                 pass  # nobody there: nothing is learned from this one
             case _:
                 self._agent(event)
+
+    def _take(self, report: SubscriberReport, address: ReplyAddress | None) -> None:
+        if self.subscriber_reported is not None:
+            answer = self.subscriber_reported(report)
+        else:
+            answer = ReportTaken(number=report.number, wanted=False, after_us=UNWANTED_AFTER_US)
+        if address is not None:
+            self.reply(address, answer)
 
 
 def _nobody(address: ReplyAddress, message: ControlMessage) -> None:

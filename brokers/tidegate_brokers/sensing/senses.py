@@ -44,6 +44,8 @@ class Senses:
     sensed: Sensed
     probe_period_s: float
     prober: Prober | None = None
+    also_reported: Callable[[PublisherReport], None] | None = None
+    """Who else wants to know what publishers report."""
 
     def connect(self, reply: Callable[[ReplyAddress, ControlMessage], None], targets: Mapping[str, Request]) -> None:
         """Say how probes are sent and answered; done once, because control channels in turn need the switchboard."""
@@ -119,6 +121,8 @@ def head_senses(
 
     def reported(report: PublisherReport) -> None:
         sampler.publishers.reported(report, asyncio.get_running_loop().time())
+        if senses.also_reported is not None:
+            senses.also_reported(report)
 
     senses = _senses(config, HEAD_FAMILIES, links, taken, post, management, registry, sensed)
     senses.switchboard.reported = reported

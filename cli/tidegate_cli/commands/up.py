@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import Topology
+from tidegate_brokers.topology import TelemetrySpec, Topology
 
 from ..console import err, json_option, out, print_json, progress, run
 
@@ -30,8 +30,9 @@ _WATCH_PERIOD_S: Final = 1.0
 @click.option("--clusters", type=click.IntRange(1, 16), default=1, show_default=True, help="Clusters, in a chain.")
 @click.option("--edges", type=click.IntRange(1, 32), default=4, show_default=True, help="Edges per cluster.")
 @click.option("--compact", is_flag=True, help="One RabbitMQ with a virtual host per broker: starts fastest.")
+@click.option("--no-telemetry", is_flag=True, help="Write no telemetry, whatever the topology says.")
 @json_option
-def command(file: Path | None, clusters: int, edges: int, compact: bool, as_json: bool) -> None:
+def command(file: Path | None, clusters: int, edges: int, compact: bool, no_telemetry: bool, as_json: bool) -> None:
     """Start a whole cluster on this machine, on real RabbitMQ, and keep it until Ctrl-C.
 
     Everything it starts and writes is gone afterwards, also if this process is killed.
@@ -44,6 +45,8 @@ def command(file: Path | None, clusters: int, edges: int, compact: bool, as_json
             "--topology says how many clusters and edges there are: leave out --clusters and --edges"
         )
     topology = Topology.load(file) if file else Topology.simple(clusters=clusters, edges=edges)
+    if no_telemetry:
+        topology = topology.model_copy(update={"telemetry": TelemetrySpec(enabled=False)})
     run(_up(topology, compact, as_json))
 
 

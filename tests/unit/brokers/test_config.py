@@ -159,6 +159,27 @@ def test_every_option_is_described(model: type[BrokerConfig]) -> None:
         assert bool(unit) or not needs_unit, f"{option} has no unit"
 
 
+def test_a_segment_of_telemetry_is_never_larger_than_all_of_it() -> None:
+    small = load_config(HeadConfig, None, {}, {**NEEDED, "telemetry_size_bytes": "2000000"})
+    assert small.telemetry_limits == (7 * 24 * 3600, 2_000_000, 2_000_000)
+    with pytest.raises(ConfigurationError, match="is larger than telemetry_size_bytes") as caught:
+        load_config(
+            HeadConfig,
+            None,
+            {"TIDEGATE_HEAD_TELEMETRY_SEGMENT_BYTES": "3000000"},
+            {**NEEDED, "telemetry_size_bytes": "2000000"},
+        )
+    assert caught.value.option == "telemetry_segment_bytes"
+
+
+def test_telemetry_is_switched_off_by_flag_or_variable() -> None:
+    assert load_config(HeadConfig, None, {}, NEEDED).telemetry
+    assert not load_config(HeadConfig, None, {"TIDEGATE_HEAD_TELEMETRY": "false"}, NEEDED).telemetry
+    assert not load_config(HeadConfig, None, {}, {**NEEDED, "telemetry": "false"}).telemetry
+    with pytest.raises(ConfigurationError, match="telemetry"):
+        load_config(HeadConfig, None, {}, {**NEEDED, "telemetry": "perhaps"})
+
+
 def test_a_configuration_does_not_change() -> None:
     config = load_config(HeadConfig, None, {}, NEEDED)
     with pytest.raises(ValidationError):

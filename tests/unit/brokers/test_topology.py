@@ -160,3 +160,27 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing.toml"):
         with pytest.raises(TopologyError, match=r"can't be read .*; name a file that can be read"):
             Topology.load(path)
+
+
+def test_telemetry_is_on_unless_told_otherwise_and_limits_are_for_heads() -> None:
+    coast = "[[cluster]]\nname = 'coast'\n"
+    assert Topology.parse(coast).telemetry.options("edge") == {"telemetry": True}
+    text = coast + "[telemetry]\nenabled = false\nage_s = 60\nperiod_s = 2\n"
+    spec = Topology.parse(text).telemetry
+    assert spec.options("head") == {"telemetry": False, "telemetry_age_s": 60, "telemetry_period_s": 2.0}
+    assert spec.options("edge") == {"telemetry": False, "telemetry_period_s": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("enable = false", "did you mean 'enabled'?"),
+        ("age_s = 1", "greater than or equal to 60"),
+        ("size_bytes = 1_000_000\nsegment_bytes = 2_000_000", "segment_bytes is larger than size_bytes"),
+    ],
+)
+def test_telemetry_that_does_not_fit_is_named(line: str, words: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        Topology.parse(f"[[cluster]]\nname = 'coast'\n[telemetry]\n{line}\n")
+    assert "telemetry" in caught.value.place
+    assert words in str(caught.value)

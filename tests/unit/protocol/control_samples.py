@@ -14,6 +14,7 @@ from operations_samples import OPERATIONS
 
 from tidegate_protocol import balancing as b
 from tidegate_protocol import messages as m
+from tidegate_protocol import reports as r
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "control"
 
@@ -65,7 +66,11 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.PublisherReport(
         publisher=PUBLISHER,
         elapsed_us=1_000_400,
-        topics=(m.TopicCount(topic="alert.wave.north", messages=200, bytes=80_000),),
+        topics=(
+            m.TopicCount(
+                topic="alert.wave.north", messages=200, bytes=80_000, gaps=199, gap_s_sum=0.995, gap_s2_sum=0.006
+            ),
+        ),
         round_trip_us=4_200,
     ),
     m.StatusRequest(),
@@ -263,6 +268,38 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     b.DrainReply(edge="edge-1", draining=True, left=12),
     b.DrainNotice(draining=True),
     *OPERATIONS,
+    r.SubscriberReport(
+        subscriber="siren-7",
+        run=1_700_000_000_000,
+        number=3,
+        digests=(
+            r.SubscriptionDigest(
+                pattern="alert.*.north.#",
+                edge="edge-1",
+                deadline_us=300_000,
+                elapsed_us=10_000_400,
+                received=200,
+                late=2,
+                duplicates=1,
+                reordered=1,
+                missing=4,
+                latency_us_sum=21_000_000,
+                buckets=(390, 391, 420),
+                counts=(120, 78, 2),
+            ),
+        ),
+        gaps=(
+            r.MigrationGap(
+                migration="head-1~5~m3",
+                pattern="alert.*.north.#",
+                source="edge-1",
+                target="edge-2",
+                gap_us=55_000,
+                held=7,
+            ),
+        ),
+    ),
+    r.ReportTaken(number=3, wanted=True, after_us=10_000_000),
 )
 
 

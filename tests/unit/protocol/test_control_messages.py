@@ -9,9 +9,10 @@ import pytest
 from control_samples import GOLDEN, SAMPLES, golden_text, message_classes
 from pydantic import ValidationError
 
-from tidegate_protocol import balancing
+from tidegate_protocol import balancing, reports
 from tidegate_protocol import messages as m
 from tidegate_protocol.errors import MalformedMessage, ProtocolError
+from tidegate_protocol.latency import BUCKETS
 from tidegate_protocol.topics import TOPIC_BYTES_MAX
 
 by_kind = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.kind)
@@ -154,6 +155,28 @@ def test_the_largest_registry_page_is_one_that_its_receiver_takes() -> None:
 def test_the_largest_publisher_hello_is_one_that_its_receiver_takes() -> None:
     hello = m.PublisherHello(publisher="p~" + "0" * 62, topics=(WIDEST,) * m.TOPICS_PER_PUBLISHER_MAX)
     assert m.decode(m.encode(hello)) == hello
+
+
+def test_the_largest_subscriber_report_is_one_that_its_receiver_takes() -> None:
+    digest = reports.SubscriptionDigest(
+        pattern=WIDEST,
+        edge=NAME,
+        deadline_us=m.DEADLINE_US_MAX,
+        elapsed_us=10**12,
+        received=10**9,
+        latency_us_sum=10**15,
+        buckets=tuple(range(BUCKETS)),
+        counts=(10**6,) * BUCKETS,
+    )
+    gap = reports.MigrationGap(migration="m" * 120, pattern=WIDEST, source=NAME, target=NAME, gap_us=10**12)
+    report = reports.SubscriberReport(
+        subscriber=NAME,
+        run=10**15,
+        number=10**9,
+        digests=(digest,) * reports.DIGESTS_PER_REPORT_MAX,
+        gaps=(gap,) * reports.GAPS_PER_REPORT_MAX,
+    )
+    assert m.decode(m.encode(report)) == report
 
 
 def test_what_is_wrong_with_a_message_fits_into_a_refusal() -> None:
