@@ -117,26 +117,31 @@ class Faults:
 
 
 class Operator:
-    """Asks a head to drain an edge, or to use it again, until it is answered."""
+    """Asks a head to drain an edge, or to use it again, until it is answered; and once more if an answer shows that an
+    older request has overtaken the last one.
+    """
 
     incarnation = 1
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._wanted: dict[str, bool] = {}
+        self._answered: set[str] = set()
+        """Edges whose head has agreed to what is wanted of them."""
         self._asked: dict[str, str] = {}
         self._count = 0
 
     def drain(self, edge: str, draining: bool) -> None:
         self._wanted[edge] = draining
+        self._answered.discard(edge)
         self._ask((edge, draining, 0))
 
     def _ask(self, argument: tuple[str, bool, int]) -> None:
         edge, draining, attempts = argument
-        if self._wanted.get(edge) is not draining or attempts >= OPERATOR_ATTEMPTS_MAX:
+        done = edge in self._answered or self._wanted[edge] is not draining
+        if done or attempts >= OPERATOR_ATTEMPTS_MAX:
             return
         self._count += 1
-        self._asked = {request: name for request, name in self._asked.items() if name != edge}
         self._asked[str(self._count)] = edge
         head = self._world.edge_specs[edge].head
         request = DrainRequest(edge=edge, draining=draining)
@@ -151,5 +156,9 @@ class Operator:
 
     def answered(self, request: str, message: ControlMessage) -> None:
         edge = self._asked.pop(request, None)
-        if edge is not None and isinstance(message, DrainReply) and message.draining is self._wanted.get(edge):
-            del self._wanted[edge]
+        if edge is None or not isinstance(message, DrainReply):
+            return
+        if message.draining is self._wanted[edge]:
+            self._answered.add(edge)
+        elif edge in self._answered:
+            self.drain(edge, self._wanted[edge])

@@ -458,6 +458,14 @@ def test_a_drained_edge_gets_no_newcomers() -> None:
     assert len(world.edges["e2"].plane.queues) == 4
 
 
+def test_an_edge_is_used_again_although_an_old_wish_to_drain_it_comes_last() -> None:
+    slow = Fault(1.5, FaultKind.CONTROL, "h", 4.6, loss=0.2, delay_max_s=3.0)
+    for seed in range(20):
+        world = World(small(seed=seed, faults=(slow, Fault(2.0, FaultKind.DRAIN, "e1", 4.5)), publishers=()))
+        world.run()
+        assert not world.heads["h"].agent._context.registry.edges["e1"].draining, f"seed {seed}"
+
+
 # What can't be simulated
 
 IMPOSSIBLE: dict[str, tuple[dict[str, object], str]] = {

@@ -93,6 +93,8 @@ class PromisesCounted(Checker):
         super().__init__()
         self._replies: dict[tuple[str, str], BrokerLoad] = {}
         """What each candidate of each session said about its load."""
+        self._planned: set[str] = set()
+        """Sessions that have their plan: whoever repeats his question then gets the answer of before."""
         self._plans: dict[tuple[str, str, str], PlannedMove] = {}
         """Per head, subscriber and target the load of the move that was decided last."""
         self._running: dict[tuple[str, str, str], PlannedMove] = {}
@@ -137,7 +139,8 @@ class PromisesCounted(Checker):
         match message:
             case LoadReply(session=session, load=load):
                 self._replies[session, load.broker] = load
-            case BalancePlan(moves=moves):
+            case BalancePlan(session=session, moves=moves):
+                self._planned.add(session)
                 self._plans |= {(broker, move.subscriber, move.target): move for move in moves}
             case AcceptRequest(load=move, migration=migration):
                 self._plans[broker, move.subscriber, move.target] = move
@@ -156,7 +159,7 @@ class PromisesCounted(Checker):
             # What a head promised before it crashed it can't know any more: state is soft.
             _, crashed = self._crashes.pop(0)
             self._running = {key: move for key, move in self._running.items() if key[0] != crashed}
-        for candidate in offer.candidates:
+        for candidate in offer.candidates if offer.session not in self._planned else ():
             told = self._replies.get((offer.session, candidate.load.broker))
             promised = [
                 move

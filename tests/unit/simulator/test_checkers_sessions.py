@@ -291,6 +291,18 @@ def test_what_was_promised_is_there(share: float, found: list[str]) -> None:
     assert run.end() == found
 
 
+def test_whoever_asks_again_after_its_plan_gets_the_answer_of_before() -> None:
+    """A doubled question, answered when the session's own moves were under way, was taken for a promise ignored."""
+    run, _ = promises()
+    tell(run, 0.3)
+    offer(run, 0.3)
+    plan = BalancePlan(session=SESSION, edge="e0", moves=(planned("e1", 300.0),))
+    prepare = OutputPrepare(subscription=subscription(), marker="tidegate.marker.m.*")
+    run.step("h0", 11.0, Send("e1", prepare), event=MessageReceived(plan, ADDRESS))
+    offer(run, 0.3)
+    assert run.end() == []
+
+
 @pytest.mark.parametrize(("share", "found"), [(0.3, ["promise-ignored"]), (0.31, [])])
 def test_what_leaves_an_edge_that_is_drained_is_promised_too(share: float, found: list[str]) -> None:
     run, checker = promises()
