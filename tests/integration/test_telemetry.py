@@ -146,7 +146,8 @@ def check_latencies(seen: Seen, subscriptions: Subscriptions) -> None:
         for share, quantile_s in ((0.5, counted.latency_p50_s), (0.99, counted.latency_p99_s)):
             told = quantile_us(counts, share)
             assert told is not None
-            assert told / 1e6 == pytest.approx(quantile_s)
+            # A digest knows buckets; the SDK knows the greatest latency too, which may be below the middle of the last.
+            assert told / 1e6 == pytest.approx(quantile_s, rel=0.02)
 
 
 def check_rates(seen: Seen, feed: Feed) -> None:
