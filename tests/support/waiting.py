@@ -9,7 +9,7 @@ from collections.abc import Callable
 POLL_S = 0.05
 
 
-async def eventually(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+async def eventually(condition: Callable[[], object], what: str, timeout_s: float = 150.0) -> None:
     """Return once `condition()` is true (it may be a coroutine function); fail naming `what` otherwise."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
