@@ -28,6 +28,7 @@ from tidegate_protocol.balancing import (
     SessionNotice,
 )
 from tidegate_protocol.messages import (
+    ALARMS_MAX,
     REGISTRY_PAGE_MAX,
     ControlMessage,
     EdgeGoodbye,
@@ -218,7 +219,7 @@ class EdgeAgent:
             draining=self.draining,
             paused=self._context.paused,
             pause_version=self._context.pause_version,
-            alarms=self._context.alarms[:16],
+            alarms=self._context.alarms[:ALARMS_MAX],
         )
         self._hello_id = self._context.request(hello)
         self._context.do(SetTimer(HELLO_TIMER, self._period_s))

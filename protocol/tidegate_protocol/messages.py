@@ -17,6 +17,7 @@ from . import balancing, operations, reports
 from .errors import InvalidValue, MalformedMessage
 from .operations import EdgeStatus as EdgeStatus
 from .operations import NeighbourStatus as NeighbourStatus
+from .parts import ALARMS_MAX as ALARMS_MAX
 from .parts import CONTROL_BYTES_MAX as CONTROL_BYTES_MAX
 from .parts import DEADLINE_US_MAX as DEADLINE_US_MAX
 from .parts import REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX
@@ -177,7 +178,7 @@ class EdgeHello(Message):
     pause_version: Annotated[int, Field(ge=0)] = 0
     """Whether balancing is paused, as far as it knows: a head that restarts learns it from its edges. What has the
     higher version holds."""
-    alarms: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    alarms: Annotated[tuple[Text, ...], Field(max_length=ALARMS_MAX)] = ()
     """What its RabbitMQ is short of; as long as that is so, it takes in nothing."""
 
 

@@ -15,6 +15,8 @@ from .ids import check_name, check_publisher_id
 from .topics import check_pattern, check_topic
 
 VERSION: Final = 1
+ALARMS_MAX: Final = 16
+"""Alarms of one RabbitMQ that are told; there are three kinds."""
 CONTROL_BYTES_MAX: Final = 1 << 20
 REGISTRY_PAGE_MAX: Final = 500
 ROUTES_PER_UPDATE_MAX: Final = 1_500
