@@ -227,8 +227,8 @@ def _bundle(pattern: str, members: Collection[EdgeClient], overloaded: AbstractS
     bytes_in, messages_in = max(rates, default=0.0), max([client.enqueue_per_s for client in members], default=0.0)
     depth = max([client.depth for client in members], default=0.0)
     wait = min([client.allowed_wait_s for client in members], default=inf)
-    local = any(client.local for client in members)
-    remote = any(client.remote for client in members)
+    local = True in [client.local for client in members]
+    remote = True in [client.remote for client in members]
     late = not overloaded.isdisjoint(names)
     names.sort()
     queue = Group.OVERLOADED if late else Group.WAITING if depth > 0.0 else Group.EMPTY

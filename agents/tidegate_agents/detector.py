@@ -22,7 +22,7 @@ One pass over all queues per sample, in plain arithmetic: an edge may have tens 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import sqrt
@@ -121,7 +121,8 @@ class Detector:
         self._configured = capacity
         self._policy = policy
         self._queues: dict[str, _Followed] = {}
-        self._sorted: list[str] = []
+        self._sorted: list[_Followed] = []
+        """By name."""
         self._by_pattern: dict[str, set[str]] = {}
         self._paths: dict[str, PatternPath] = {}
         self._slow: set[str] = set()
@@ -145,7 +146,7 @@ class Detector:
         if path is not None:
             _set_path(queue, path)
         self._queues[name] = queue
-        insort(self._sorted, name)
+        insort(self._sorted, queue, key=_name)
         self._by_pattern.setdefault(queue.pattern, set()).add(name)
 
     def forget(self, name: str) -> None:
@@ -153,7 +154,7 @@ class Detector:
         queue = self._queues.pop(name, None)
         if queue is None:
             return
-        self._sorted.remove(name)
+        del self._sorted[bisect_left(self._sorted, name, key=_name)]
         self._slow.discard(name)
         self._infeasible.discard(name)
         names = self._by_pattern[queue.pattern]
@@ -406,8 +407,7 @@ class Detector:
 
     def view(self, peers: dict[str, PieLocal]) -> LoadView:
         """What a policy sees. The queues in it are those followed here: read, not kept."""
-        queues = [self._queues[name] for name in self._sorted]
-        return LoadView(self.broker, self.assessment, queues, self.rule, peers, self.uplink_limits)
+        return LoadView(self.broker, self.assessment, self._sorted, self.rule, peers, self.uplink_limits)
 
     def load(self, state: LoadState, *, busy: bool) -> BrokerLoad:
         """The load in absolute numbers, for a head that asks."""
@@ -436,11 +436,15 @@ class Detector:
     def validate(self, outputs: Collection[str]) -> None:
         """Raise AssertionError if what is followed is not what is there."""
         assert self._queues.keys() == set(outputs), "what is followed is not what is there"
-        assert self._sorted == sorted(self._queues), "the order of the queues"
+        assert [queue.name for queue in self._sorted] == sorted(self._queues), "the order of the queues"
         assert {n for names in self._by_pattern.values() for n in names} == self._queues.keys()
         assert self._slow == {name for name, queue in self._queues.items() if queue.slow}
         assert self._infeasible == {name for name, queue in self._queues.items() if queue.infeasible}
         assert len(self._paths) <= max(PATHS_MAX, len(self._by_pattern))
+
+
+def _name(queue: _Followed) -> str:
+    return queue.name
 
 
 def _set_path(queue: _Followed, path: PatternPath) -> None:

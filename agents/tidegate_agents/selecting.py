@@ -82,7 +82,7 @@ class Selecting:
                 self._targets.append(_Target(candidate, sample, sample, set(candidate.patterns)))
         self.overloaded = view.assessment.overloaded_queues
         # The worst is checked first; as long as it stays, the others need not be looked at.
-        past = [queue for queue in view.judged if queue.name in self.overloaded]
+        past = [queue for queue in view.queues if queue.name in self.overloaded and queue.judged]
         self._pending = sorted(past, key=lambda q: (q.depth - (q.threshold or 0.0), q.name))
         self.relieved = self._is_relieved()
 
@@ -92,12 +92,12 @@ class Selecting:
 
     def note_left_out(self, resting: Collection[str]) -> None:
         """Say which queues are not to be moved whatever happens."""
-        for queue in self._view.queues:
+        for queue in [q for q in self._view.queues if q.away or q.migrating or q.slow or q.name in resting]:
             if queue.name in resting:
                 self._reject(queue.name, "moved too recently")
             elif queue.away:
                 self._reject(queue.name, "its subscriber is away")
-            elif queue.migrating or queue.slow:
+            else:
                 self._reject(queue.name, "in migration" if queue.migrating else "its subscriber is too slow")
 
     def try_whole(self, bundle: Bundle) -> bool:

@@ -53,11 +53,12 @@ class PeerWdPolicy:
             return None
         candidates, rejected = low_brokers(view, metric)
         finding = next(found for found in view.assessment.overloads if found.metric is metric)
-        patterns = sorted({queue.pattern for queue in view.judged})
+        judged = view.judged
+        patterns = sorted({queue.pattern for queue in judged})
         named = patterns
         if len(patterns) > SHARED_PATTERNS_MAX:
             # Only then does it matter which are named; otherwise the order is worked out when there are candidates.
-            bundles = subscriber_bundles(view.judged, view.assessment.overloaded_queues)
+            bundles = subscriber_bundles(judged, view.assessment.overloaded_queues)
             order = offloading_order(Role.EDGE, metric, bundles)
             named = [bundle.topic for bundle in order.bundles[:SHARED_PATTERNS_MAX]]
         return Trigger(

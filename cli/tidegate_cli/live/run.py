@@ -28,7 +28,7 @@ from .journal import read_deliveries, read_publications
 from .machine import MachineUse, look, use
 from .subscriber import MoveSeen, PlaceSeen
 from .topology import CLUSTER, topology_of
-from .verdict import Lags, lags, problems
+from .verdict import Lags, lags, not_there_yet, problems
 from .worker import Task, plain_options
 from .workers import WorkerProcess
 
@@ -199,7 +199,8 @@ def _summed_up(
     recorder = recorded(course)
     utilizations = {(row.edge, int(row.at_s)): row.utilization for row in recorder.samples}
     found = lags(course, utilizations)
-    reasons = problems(found, machine, told.refused, told.behind, told.losses)
+    missing = not_there_yet(course, options.burst_at_s)
+    reasons = problems(found, machine, told.refused, told.behind, told.losses, missing)
     result = sum_up(options, recorder, trace_hash="", wall_s=wall_s)
     placed = {place.subscriber for place in course.places}
     never = sum(count for subscriber, count in recorder.lost_by.items() if subscriber not in placed)

@@ -55,9 +55,22 @@ def lags(course: Course, utilizations: dict[tuple[str, int], float]) -> Lags:
     )
 
 
-def problems(found: Lags, machine: MachineUse, refused: int, behind: list[str], losses: list[str]) -> tuple[str, ...]:
-    """Why a run does not count; empty if it does."""
+def not_there_yet(course: Course, at_s: float) -> list[str]:
+    """The subscribers that were to be there by then and had no place."""
+    expected = [one for one in course.scenario.subscribers if one.joins_s < at_s]
+    return [one.name for one in expected if course.edge_of(one.name, at_s) is None]
+
+
+def problems(
+    found: Lags, machine: MachineUse, refused: int, behind: list[str], losses: list[str], missing: list[str]
+) -> tuple[str, ...]:
+    """Why a run does not count; empty if it does. `missing`: who had no place when the burst came."""
     reasons: list[str] = []
+    if missing:
+        reasons.append(
+            f"{len(missing)} subscribers had no place yet when the burst came, the first of them {missing[0]}: "
+            "let the burst come later (--burst-at)"
+        )
     if found.publish_p999_s > PUBLISH_LAG_S_MAX:
         reasons.append(
             f"the load generator lagged: one publication in a thousand was over {found.publish_p999_s:.3f} s late "

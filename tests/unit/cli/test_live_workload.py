@@ -221,12 +221,12 @@ def test_metrics_of_brokers_are_read() -> None:
     ],
 )
 def test_a_run_that_measured_the_machine_says_so(lags: Lags, machine: MachineUse, told: str) -> None:
-    (reason,) = problems(lags, machine, 0, [], [])
+    (reason,) = problems(lags, machine, 0, [], [], [])
     assert told in reason
 
 
 def test_a_quiet_run_is_valid() -> None:
-    assert problems(QUIET, CALM, 0, [], []) == ()
+    assert problems(QUIET, CALM, 0, [], [], []) == ()
 
 
 def test_the_machine_can_be_looked_at() -> None:
