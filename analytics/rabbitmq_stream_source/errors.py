@@ -109,10 +109,11 @@ class DataLoss(SourceError):
 class Unreadable(SourceError):
     """A message that the client library can't decode."""
 
-    def __init__(self, address: str, stream: str, offset: int, problem: str) -> None:
+    def __init__(self, address: str, where: str, problem: str) -> None:
+        self.address = address
+        self.problem = problem
         super().__init__(
-            f"{address}: stream {stream!r}: a message at or after offset {offset} can't be decoded ({problem}); begin "
-            f"after it with startingOffsets and a new checkpoint"
+            f"{address}: {where} can't be decoded ({problem}); begin after it with startingOffsets and a new checkpoint"
         )
 
 

@@ -10,8 +10,11 @@ consumers are never cancelled: their channel is closed.
 
 from __future__ import annotations
 
+import builtins
 import logging
+import re
 import ssl
+import struct
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -26,6 +29,9 @@ from .options import Broker, Endpoint, Tls
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
 HEARTBEAT_S: Final = 60
+
+# When the client can't decode what came, it ends the connection like any other, and the cause is in the text alone.
+_LOST_BY: Final = re.compile(r"Stream connection lost: ((\w+).*)", re.DOTALL)
 
 logger = logging.getLogger(__name__)
 
@@ -198,9 +204,6 @@ class Link:
             return NotAStream(self.address, stream, text.rsplit("of queue type ", 1)[-1])
         return Unavailable(self.address, stream, f"{code} {text}")
 
-    def unreadable(self, stream: str, offset: int, error: Exception) -> Unreadable:
-        return Unreadable(self.address, stream, offset, repr(error))
-
     def _on_open(self, _connection: object) -> None:
         self._open = True
         self.wake()
@@ -226,12 +229,23 @@ def _parameters(broker: Broker, tls: Tls) -> pika.ConnectionParameters:
     )
 
 
+def _is_decoding_error(name: str) -> bool:
+    """Whether an exception of that name means that the client could not make sense of what came."""
+    kind = getattr(exceptions, name, None) or getattr(builtins, name, None)
+    if isinstance(kind, type):
+        return issubclass(kind, exceptions.ProtocolSyntaxError | ValueError | LookupError | TypeError | ArithmeticError)
+    return name == struct.error.__name__
+
+
 def _why_failed(address: str, reason: Exception) -> SourceError:
     """Whether it is worth another try. RabbitMQ refuses a virtual host that is only starting up with the same code."""
     refused = exceptions.AuthenticationError | exceptions.ProbableAuthenticationError
     if isinstance(reason, refused):
         return AccessRefused(address, "login refused")
     text = str(reason) or repr(reason)
+    cause = _LOST_BY.search(text)
+    if cause and _is_decoding_error(cause[2]):
+        return Unreadable(address, "a message", cause[1])
     code = getattr(reason, "reply_code", None)
     denied = isinstance(reason, exceptions.ProbableAccessDeniedError) or code in (403, 530)
     if denied and "is down" not in text:

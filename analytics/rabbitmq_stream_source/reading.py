@@ -11,13 +11,13 @@ that RabbitMQ made (see `probe`); when it has not, retention was faster than we 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
 from .columns import BYTES_MAX, OFFSET_HEADER, ROWS_MAX, Rows
-from .errors import DataLoss, Silent, SourceError, Transient
+from .errors import DataLoss, Silent, Transient, Unreadable
 from .link import Consumer, Link, quiet_client
 from .offsets import Range
 from .options import Broker, Settings
@@ -30,7 +30,7 @@ ACKS_PER_PREFETCH: Final = 4
 logger = logging.getLogger(__name__)
 
 
-def read_range(wanted: Range, settings: Settings) -> Iterator[pa.RecordBatch]:
+def read_range(wanted: Range, settings: Settings) -> Generator[pa.RecordBatch]:
     """The messages of a range, in batches."""
     quiet_client()
     broker = settings.broker(wanted.key.broker)
@@ -72,28 +72,37 @@ class _Reader:
     def pieces(self) -> Iterator[Rows]:
         """Rows until the range is read; `position` is then the offset after them."""
         while self.position < self._wanted.end:
-            self._wait()
+            try:
+                self._wait()
+            except Transient:
+                # What has come is kept, so that a connection that never lasts for a whole batch still gets somewhere.
+                if len(self._rows) and self._jump_from is None:
+                    yield self._take()
+                raise
             while self._jump_from is not None:
                 self._judge_jump(self._jump_from)
-            rows, self._rows, self._bytes = self._rows, Rows(self._wanted.key), 0
-            yield rows
+            yield self._take()
+
+    def _take(self) -> Rows:
+        rows, self._rows, self._bytes = self._rows, Rows(self._wanted.key), 0
+        return rows
 
     def _wait(self) -> None:
         """Until a batch is full, the range is read, or nothing has come for too long."""
         timeout_s = self._settings.read_timeout_s
+        stream = self._wanted.key.stream
         while not self._ready():
             arrived = self._arrived
             try:
                 self._link.run(lambda: self._ready() or self._consumer.error is not None, timeout_s)
-            except SourceError:
-                raise
-            except Exception as error:
-                raise self._link.unreadable(self._wanted.key.stream, self.position, error) from error
+            except Unreadable as error:
+                where = f"stream {stream!r}: a message at or after offset {self.position}"
+                raise Unreadable(error.address, where, error.problem) from None
             if self._consumer.error is not None:
                 raise self._consumer.error
             if self._arrived == arrived and not self._ready():
                 what = f"offsets {self.position} to {self._wanted.end - 1} were awaited"
-                raise Silent(self._broker.address, self._wanted.key.stream, what, timeout_s)
+                raise Silent(self._broker.address, stream, what, timeout_s)
 
     def _ready(self) -> bool:
         return self.position >= self._wanted.end or len(self._rows) >= ROWS_MAX or self._bytes >= BYTES_MAX
