@@ -9,9 +9,9 @@
   one direction: when it is not 0, the stream is not empty. It may be 0 for seconds after the first message, so silence
   is waited for; briefly where a mistake is harmless, because the stream is known as empty and is looked at again.
 
-Offsets may have holes. RabbitMQ keeps notes of its own in a stream, and each takes an offset: what publishers have sent,
-at the beginning of every new segment, and what consumers of the stream protocol have stored. What is found here are
-always offsets of messages.
+Offsets may have holes. RabbitMQ keeps notes of its own in a stream, and each takes an offset: what publishers have
+sent, at the beginning of every new segment, and what consumers of the stream protocol have stored. What is found here
+are always offsets of messages.
 """
 
 from __future__ import annotations

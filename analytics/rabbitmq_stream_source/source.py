@@ -129,8 +129,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         quiet_client()
-        keys = self._survey.streams(fresh=True)
-        starts = self._survey.resolve(self._settings.starting, keys, self._survey.ends(keys))
+        # What came after the target was set is none of this query's business: "latest" is the target, too.
+        ends = self._target if self._target is not None else self._survey.ends(self._survey.streams(fresh=True))
+        keys = sorted(ends)
+        starts = self._survey.resolve(self._settings.starting, keys, ends)
         return Offsets({key: Position(starts[key], starts[key]) for key in keys}, initial=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -183,7 +185,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = [key for key, position in known.items() if ends[key] < position.next]
         short = [key for key in behind if not self._caught_up(key, known[key].next, ends)]
         unchecked = [key for key in known if key not in self._checked]
-        beginnings = self._survey.beginnings({*new, *short, *unchecked})
+        beginnings = self._survey.beginnings({*new, *short, *unchecked}, ends)
         for key in new:
             bases[key] = self._at(beginnings[key], ends[key])
         for key, position in known.items():

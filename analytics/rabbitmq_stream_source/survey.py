@@ -66,10 +66,10 @@ class Survey:
                 found[key] = 0 if offset is None else offset + 1
         return found
 
-    def beginnings(self, keys: Collection[StreamKey]) -> dict[StreamKey, int]:
-        """For each stream the offset of its first message; 0 for an empty one."""
-        found: dict[StreamKey, int] = {}
-        for broker, names in self._by_broker(keys).items():
+    def beginnings(self, keys: Collection[StreamKey], ends: Mapping[StreamKey, int]) -> dict[StreamKey, int]:
+        """For each stream the offset of its first message; 0 for an empty one, which is known by its end."""
+        found = {key: 0 for key in keys if ends[key] == 0}
+        for broker, names in self._by_broker(set(keys) - found.keys()).items():
             earliest = self._ask(broker, lambda probe, names=names: probe.earliest(names))  # type: ignore[misc]
             found |= {StreamKey(broker, name): offset or 0 for name, offset in earliest.items()}
         return found
@@ -80,7 +80,7 @@ class Survey:
         """What the user said of where to begin or to end, as offsets."""
         points.check_names(keys)
         wanted = {key: points.of(key) for key in keys}
-        found = self.beginnings([key for key, point in wanted.items() if point == "earliest"])
+        found = self.beginnings([key for key, point in wanted.items() if point == "earliest"], ends)
         found |= self._since({key: point for key, point in wanted.items() if isinstance(point, datetime)}, ends)
         for key, point in wanted.items():
             if point == "latest":
@@ -90,7 +90,7 @@ class Survey:
                     problem = f"{point}, but stream {key.stream!r} of {key.broker} ends at {ends[key]}"
                     raise InvalidOption(points.option, problem, "give an offset that the stream has reached, or latest")
                 found[key] = point
-        return found
+        return {key: min(offset, ends[key]) for key, offset in found.items()}
 
     def _since(self, times: Mapping[StreamKey, datetime], ends: Mapping[StreamKey, int]) -> dict[StreamKey, int]:
         found = {key: ends[key] for key in times}
@@ -99,7 +99,7 @@ class Survey:
             asked = {name: times[StreamKey(broker, name)] for name in names}
             offsets = self._ask(broker, lambda probe, asked=asked: probe.since(asked))  # type: ignore[misc]
             found |= {StreamKey(broker, name): offset for name, offset in offsets.items() if offset is not None}
-        return {key: min(offset, ends[key]) for key, offset in found.items()}
+        return found
 
     def close(self) -> None:
         for link in self._links.values():

@@ -101,7 +101,7 @@ async def test_the_ends_of_streams_are_found(url: str) -> None:
         await asyncio.to_thread(publish, url, "empty", [b"first"])
         found = await asyncio.to_thread(survey.ends, keys)
         assert {key.stream: end for key, end in found.items()} == {PLENTY: PLENTY_COUNT, "empty": 1, "one": 501}
-        beginnings = await asyncio.to_thread(survey.beginnings, keys)
+        beginnings = await asyncio.to_thread(survey.beginnings, keys, found)
         assert set(beginnings.values()) == {0}
     finally:
         survey.close()
