@@ -5,7 +5,7 @@
     ├── InvalidOption       the caller's mistake                                .option .problem .remedy
     ├── LakeMissing         there is no lake in that directory                  .path
     ├── LakeMismatch        a lake and the checkpoint of its query disagree     .path .problem
-    └── QueryFailed         a streaming query ended by an error                 .problem
+    └── QueryFailed         Spark could not do it                               .problem
 
 Each says what is wrong and what to do. A bad record is none of these: it goes to the quarantine, and work goes on.
 """
@@ -55,8 +55,8 @@ class LakeMismatch(AnalyticsError):
 
 
 class QueryFailed(AnalyticsError):
-    """Spark ended a streaming query."""
+    """Spark gave up: a broken input, a full disk, a stream that is gone."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
-        super().__init__(f"the query ended: {problem}; it goes on where it was when it is started again")
+        super().__init__(f"Spark gave up: {problem}; once that is mended, run it again: nothing is lost or doubled")

@@ -9,10 +9,10 @@ is believed where the cluster's telemetry is known to have been written: in peri
 in windows with as many load samples of the head as is usual there. `coverage` says how much of each window that is;
 rates are per second of it, and whoever looks at several windows leaves those below `COVERED_MIN` out.
 
-**Several publishers on one topic.** Let λ_i be the rate of publisher i, λ their sum, and c_i² the squared coefficient of
-variation of its gaps (1 for Poisson arrivals, 0 for a clock, more for bursts; 1 where it sent too little to tell). The
-merged stream is no renewal process, so its c² is an approximation, that of W. Whitt's queueing network analyzer (1983)
-for independent publishers:
+**Several publishers on one topic.** Let λ_i be the rate of publisher i, λ their sum, and c_i² the squared coefficient
+of variation of its gaps (1 for Poisson arrivals, 0 for a clock, more for bursts; 1 where it sent too little to tell).
+The merged stream is no renewal process, so its c² is an approximation, that of W. Whitt's queueing network analyzer
+(1983) for independent publishers:
 
     c² = w·Σ (λ_i/λ)·c_i² + (1 − w),    w = 1 ÷ (1 + 4·(1 − ρ)²·(v − 1)),    v = 1 ÷ Σ (λ_i/λ)²
 

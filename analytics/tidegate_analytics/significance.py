@@ -5,7 +5,7 @@ often. A pair must pass three bounds:
 
 1. its coefficient r is at least what was asked for;
 2. r is significant among all pairs that were looked at (Bonferroni), by Fisher's z with the number of *independent*
-   windows. Neighbouring windows of a series resemble each other; with ρ_a(k) and ρ_b(k) their autocorrelations at lag k,
+   windows. Neighbouring windows of a series resemble each other; with autocorrelations ρ_a(k) and ρ_b(k) at lag k,
    n windows are worth n ÷ (1 + 2·Σ (1 − k/n)·ρ_a(k)·ρ_b(k)) (Bartlett). A common slow drift is worth few;
 3. z is for bells, and rates have tails: two series with one spike each, in the same window, have r ≈ 1. So the windows
    in which both are high, their support, must be more than chance puts together, among all pairs again, by the
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import erfc, exp, floor, lgamma, log, sqrt
+from math import erfc, exp, floor, lgamma, sqrt
 from typing import Final
 
 import numpy as np
@@ -135,8 +135,4 @@ def tail(everything: int, first: int, second: int, both: int) -> float:
 
 def _choices(everything: int, some: int) -> float:
     """The logarithm of the number of ways to choose."""
-    if some in (0, everything):
-        return 0.0
-    if everything == 1:
-        return log(1.0)
     return lgamma(everything + 1) - lgamma(some + 1) - lgamma(everything - some + 1)
