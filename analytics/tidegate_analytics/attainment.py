@@ -43,7 +43,8 @@ def attainment(
     """Rows per window and grain: `subscription`, `pattern` (of all its subscribers), `cluster` (of all patterns)."""
     check_window(window_s, lateness_s)
     once = _once(digests.withWatermark("time", f"{lateness_s} seconds"))
-    # Counters and buckets are added up in one go: each digest becomes a row with its counters, and one per bucket.
+    # Counters and buckets are added up in one go: each digest becomes a row with its counters, and one per bucket. Sums
+    # too large for a number come out as unknown, instead of ending the query.
     entries = once.withColumn("grains", _grains()).select(
         "*", F.explode("grains").alias("of")
     ).select(
@@ -51,19 +52,19 @@ def attainment(
     )  # fmt: skip
     counters = F.col("entry.bucket") == _NO_BUCKET
     by_bucket = in_windows(entries, "time", window_s, *_KEYS, F.col("entry.bucket").alias("bucket")).agg(
-        F.sum("entry.count").alias("count"),
+        F.try_sum("entry.count").alias("count"),
         F.sum(counters.cast("long")).alias("digests"),
         F.min("deadline_us").alias("deadline_us_min"),
         F.max("missing").alias("missing_max"),
-        *[F.sum(F.when(counters, F.col(name)).otherwise(0)).alias(name) for name in _SUMMED],
+        *[F.try_sum(F.when(counters, F.col(name)).otherwise(0)).alias(name) for name in _SUMMED],
     )
     bucket = F.when(F.col("bucket") != _NO_BUCKET, F.struct("bucket", "count"))
     told = in_windows(by_bucket, "window", window_s, *_KEYS).agg(
         F.sum("digests").alias("digests"),
         F.min("deadline_us_min").alias("deadline_us_min"),
         F.max("missing_max").alias("missing_max"),
-        *[F.sum(name).alias(name) for name in _SUMMED],
-        F.sum(F.when(F.col("bucket") != _NO_BUCKET, F.col("count")).otherwise(0)).alias("timed"),
+        *[F.try_sum(name).alias(name) for name in _SUMMED],
+        F.try_sum(F.when(F.col("bucket") != _NO_BUCKET, F.col("count")).otherwise(0)).alias("timed"),
         F.collect_list(bucket).alias("histogram"),
     )
     return _table(told, quantiles)
@@ -101,7 +102,7 @@ def _table(told: DataFrame, quantiles: Sequence[float]) -> DataFrame:
     wanted = tuple(quantiles)
 
     def found(buckets: list[int], counts: list[int]) -> list[float | None]:
-        merged = dict(zip(buckets, counts, strict=True))
+        merged = {bucket: count or 0 for bucket, count in zip(buckets, counts, strict=True)}
         return [quantile_us(merged, share) for share in wanted]
 
     find = F.udf(found, ArrayType(DoubleType()), useArrow=True)

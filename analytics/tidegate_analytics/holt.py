@@ -4,13 +4,15 @@
     trend   b ← β·(l − l') + (1 − β)·b
     h steps ahead:  l + h·b
 
-The factors are those of a grid whose one-step forecasts had the least squared error, series by series. Everything is a
-matrix of series × factors, and time is the only loop. Pure numpy: knows nothing of Spark.
+The factors are those of a grid whose one-step forecasts had the least squared error, series by series; so is the trend
+to begin with, which is that of the first few values or none at all, for in noise it would never be forgotten.
+Everything is a matrix of series × choices, and time is the only loop. Pure numpy: knows nothing of Spark.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -50,12 +52,11 @@ def fit(values: FLOATS, steps: NDArray[np.int64]) -> Fitted:
         mean = values.mean(axis=1) if columns else np.zeros(rows)
         error = values.std(axis=1) if columns > 1 else unknown
         return Fitted(mean, np.zeros(rows), unknown, unknown, error)
-    pairs = np.array([(alpha, beta) for alpha in LEVEL_FACTORS for beta in TREND_FACTORS])
-    alphas, betas = pairs[:, 0][None, :], pairs[:, 1][None, :]
-    level = np.repeat(values[:, :1], len(pairs), axis=1)
-    # The slope of the first few values: the first difference alone may be all noise.
+    choices = np.array(list(product(LEVEL_FACTORS, TREND_FACTORS, (0.0, 1.0))))
+    alphas, betas = choices[:, 0][None, :], choices[:, 1][None, :]
+    level = np.repeat(values[:, :1], len(choices), axis=1)
     first = (values[:, VALUES_MIN - 1] - values[:, 0]) / steps[1:VALUES_MIN].sum()
-    trend = np.repeat(first[:, None], len(pairs), axis=1)
+    trend = first[:, None] * choices[:, 2][None, :]
     squares = np.zeros_like(level)
     for column in range(1, columns):
         gap = int(steps[column])
@@ -70,7 +71,7 @@ def fit(values: FLOATS, steps: NDArray[np.int64]) -> Fitted:
     return Fitted(
         level[each, best],
         trend[each, best],
-        pairs[best, 0],
-        pairs[best, 1],
+        choices[best, 0],
+        choices[best, 1],
         np.sqrt(squares[each, best] / (columns - 1)),
     )

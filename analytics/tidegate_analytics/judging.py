@@ -1,8 +1,8 @@
 """From raw messages of a stream to judged ones: records of a known kind, or a reason why not.
 
 A body is decoded by the protocol itself, so the lake takes exactly what every other reader takes. Beyond that a record
-must fit the lake: its numbers into 64 bits, its time into what can be. What always holds: whatever the bytes, there is
-one row for each message, with a kind or with a reason from `REASONS`, and never an exception.
+must fit the lake: its whole numbers into what is exact, its time into what can be. What always holds: whatever the
+bytes, there is one row for each message, with a kind or with a reason from `REASONS`, and never an exception.
 
 A time in the future is a clock that has jumped. Such a record must not get into the lake: a streaming job would take
 it for the present and count all that come after it as late. "Now" is the moment the batch was planned, which Spark
@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.telemetry import RECORD_BYTES_MAX, decode
 
-from .schemas import LONG_MAX, QUARANTINE, record_schema
+from .schemas import QUARANTINE, WHOLE_MAX, record_schema
 
 FUTURE_MAX_S: Final = 300
 """How far a clock may be ahead: no NTP lets it be, and a window's watermark can wait as long."""
@@ -36,7 +36,7 @@ REASONS: Final = (
     "past-time",
 )  # fmt: skip
 
-_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+_LONG_NUMBER: Final = re.compile(r"[0-9]{16}")
 _US: Final = 1_000_000
 
 JUDGED: Final = StructType(
@@ -87,9 +87,10 @@ def judge(body: bytes, now_us: int, future_max_s: float = FUTURE_MAX_S) -> Verdi
     if -ahead_s > AGE_MAX_S:
         return _refused("past-time", f"time_us: {-ahead_s / 86_400:.0f} days ago; set the clock of {record.broker}")
     text = record.model_dump_json(exclude_none=True)
-    # A look at the digits first: walking through every record would cost more than decoding it.
-    if _LONG_NUMBER.search(body) and not _fits(json.loads(text)):
-        return _refused("impossible-value", "a whole number beyond 64 bits")
+    # A look at the digits first: walking through every record would cost more than decoding it. Each has a time, which
+    # is 16 digits of its own.
+    if len(_LONG_NUMBER.findall(text)) > 1 and not _fits(json.loads(text)):
+        return _refused("impossible-value", "a whole number beyond 2^53")
     return Verdict(kind=record.kind, time_us=record.time_us, record=text)
 
 
@@ -102,7 +103,7 @@ def _fits(value: Any) -> bool:
         return all(_fits(each) for each in value.values())
     if isinstance(value, list):
         return all(_fits(each) for each in value)
-    return not isinstance(value, int) or -LONG_MAX <= value <= LONG_MAX
+    return not isinstance(value, int) or abs(value) <= WHOLE_MAX
 
 
 def judged(raw: DataFrame, future_max_s: float = FUTURE_MAX_S) -> DataFrame:

@@ -40,7 +40,9 @@ from tidegate_protocol.telemetry import KINDS, RECORD_CLASSES, Record
 
 from .errors import InvalidOption
 
-LONG_MAX: Final = (1 << 63) - 1
+WHOLE_MAX: Final = 1 << 53
+"""The largest whole number that the lake takes: beyond it JSON numbers are not exact everywhere, and nothing that is
+counted or measured here gets there (in microseconds it is 285 years)."""
 _SCALARS: Final[dict[type, DataType]] = {
     bool: BooleanType(),
     int: LongType(),

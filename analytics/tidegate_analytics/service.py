@@ -33,7 +33,7 @@ def service(load: DataFrame) -> DataFrame:
             for name in ("uplink_bytes_per_s", "downlink_bytes_per_s", "matching_per_s")
         ],
         F.percentile_approx(used, QUANTILE, 1_000).alias("served_bytes_per_s"),
-        (F.sum("bytes_in_per_s") / F.sum("messages_in_per_s")).alias("message_bytes"),
+        F.try_divide(F.sum("bytes_in_per_s"), F.sum("messages_in_per_s")).alias("message_bytes"),
     )
     served = F.when(F.col("message_bytes") > 0, F.col("served_bytes_per_s") / F.col("message_bytes"))
     return rows.withColumn("served_messages_per_s", served)

@@ -6,7 +6,8 @@ often. A pair must pass three bounds:
 1. its coefficient r is at least what was asked for;
 2. r is significant among all pairs that were looked at (Bonferroni), by Fisher's z with the number of *independent*
    windows. Neighbouring windows of a series resemble each other; with autocorrelations ρ_a(k) and ρ_b(k) at lag k,
-   n windows are worth n ÷ (1 + 2·Σ (1 − k/n)·ρ_a(k)·ρ_b(k)) (Bartlett). A common slow drift is worth few;
+   n windows are worth n ÷ (1 + 2·Σ (1 − k/n)·ρ_a(k)·ρ_b(k)) (Bartlett). A common slow drift is worth few
+   (and series that are alike a little less than they should: the chance in their autocorrelations is alike, too);
 3. z is for bells, and rates have tails: two series with one spike each, in the same window, have r ≈ 1. So the windows
    in which both are high, their support, must be more than chance puts together, among all pairs again, by the
    hypergeometric distribution, which asks nothing of the values. High is above the mean, or above it by a standard

@@ -116,8 +116,16 @@ def test_configuration_files_are_what_the_processes_read(plan: Plan) -> None:
     head = HeadConfig.model_validate(tomllib.loads(plan.process_config(plan.members["b-head"], 0.5)))
     to_a, to_c = head.neighbours
     b_head = plan.members["b-head"]
-    assert (to_a.name, to_a.url.port, to_a.link.port) == ("a-head", b_head.control_doors["a-head"], b_head.doors["a-head"])
-    assert (to_c.name, to_c.url.port, to_c.link.port) == ("c-head", b_head.control_doors["c-head"], b_head.doors["c-head"])
+    assert (to_a.name, to_a.url.port, to_a.link.port) == (
+        "a-head",
+        b_head.control_doors["a-head"],
+        b_head.doors["a-head"],
+    )
+    assert (to_c.name, to_c.url.port, to_c.link.port) == (
+        "c-head",
+        b_head.control_doors["c-head"],
+        b_head.doors["c-head"],
+    )
     assert head.period_s == 0.5
 
     member = plan.members["a-edge-0"]
