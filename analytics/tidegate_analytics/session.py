@@ -72,6 +72,9 @@ def start(master: str = DEFAULT_MASTER, **settings: str) -> SparkSession:
     if master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         values |= _LOCAL_SETTINGS
+        # Spark's own default is made for a cluster. One machine would spend its time on 200 nearly empty tasks, and a
+        # streaming job on as many stores of its state.
+        values["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
     values |= {name.replace("__", "."): value for name, value in settings.items()}
     builder = SparkSession.builder.master(master).appName(APP)
     for name, value in values.items():

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tidegate_analytics.runner import Progress, Table
 
 _ROWS_SHOWN: Final = 10
+_COLUMNS_SHOWN: Final = 8
+_WIDE_ROWS_SHOWN: Final = 4
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
 
 
@@ -170,9 +172,16 @@ def _show(spark: SparkSession, table: Table) -> None:
     if not table.rows:
         return
     frame = spark.read.parquet(table.path)
-    shown = Shown(*frame.columns, box=None)
-    for row in frame.limit(_ROWS_SHOWN).collect():
-        shown.add_row(*[_text(value) for value in row])
+    if len(frame.columns) <= _COLUMNS_SHOWN:
+        shown = Shown(*frame.columns, box=None)
+        for row in frame.limit(_ROWS_SHOWN).collect():
+            shown.add_row(*[_text(value) for value in row])
+    else:
+        # Too wide for a terminal: a line for each column, and a few rows beside each other.
+        shown = Shown(box=None, show_header=False)
+        rows = frame.limit(_WIDE_ROWS_SHOWN).collect()
+        for name in frame.columns:
+            shown.add_row(name, *[_text(row[name]) for row in rows])
     console.print(shown)
 
 
