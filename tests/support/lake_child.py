@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.support.spark import SETTINGS
+from tests.support.spark_settings import SETTINGS
 from tests.support.telemetry_maker import RawStream
 from tidegate_analytics import lake, session
 from tidegate_analytics.runner import wait

@@ -1,4 +1,4 @@
-"""Spark for tests: a session of its own, local, small, silent and gone afterwards; and settings for those of jobs."""
+"""A Spark of its own for tests: local, small, silent, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -8,23 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 JVM_END_S = 30.0
-
-SETTINGS: Final = {
-    # Tests have little data and many plans: what compiles plans, splits data or optimises the JVM costs more than it
-    # saves.
-    "spark__sql__shuffle__partitions": "1",
-    "spark__default__parallelism": "1",
-    "spark__driver__memory": "1g",
-    "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark__sql__codegen__wholeStage": "false",
-    "spark__sql__adaptive__enabled": "false",
-}
 
 
 def java_problem() -> str | None:

@@ -1,4 +1,7 @@
-"""One Spark for all tests of the jobs. Without Java they are skipped, and in CI that counts as a failure."""
+"""One Spark for the tests of a module, gone with it: other modules may have one of their own.
+
+Without Java they are skipped, and in CI that counts as a failure.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark import SETTINGS
+from tests.support.spark_settings import SETTINGS
 from tidegate_analytics import session
 from tidegate_analytics.errors import SparkMissing
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     try:
         started = session.start("local[2]", **SETTINGS)

@@ -130,7 +130,7 @@ def test_whatever_is_no_record_is_quarantined_with_its_reason(spark: SparkSessio
 
 def killed_in(stream: RawStream, path: Path, batch: int) -> None:
     """Have a process write the lake and be killed in a batch, and wait until its JVM is gone too."""
-    command = [sys.executable, "-m", "tests.support.lake_child", stream.directory, path, str(batch)]
+    command = [sys.executable, "-m", "tests.support.lake_child", str(stream.directory), str(path), str(batch)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=KILL_TIMEOUT_S)
     assert run.returncode == -9, run.stderr[-2_000:]
     deadline_s = time.monotonic() + KILL_TIMEOUT_S
@@ -144,8 +144,8 @@ def test_each_record_is_there_once_though_the_writer_is_killed(
 ) -> None:
     stream, path = RawStream(tmp_path / "raw"), tmp_path / "lake"
     for batch in range(4):
-        made = (*[load(10 * batch + at, "edge-1", 0.5) for at in range(5)], digest(batch, [9]))
-        stream.add(spark, [*map(t.encode, made), b"no record"])
+        loads = [t.encode(load(10 * batch + at, "edge-1", 0.5)) for at in range(5)]
+        stream.add(spark, [*loads, t.encode(digest(batch, [9])), b"no record"])
     batch_rows = stream.offset // 4
 
     # Killed with the files of batch 1 written, and not committed.

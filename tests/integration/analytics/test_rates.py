@@ -34,7 +34,7 @@ BURSTY_SCV = 4.0
 
 
 def poisson(random: np.random.Generator, count: int, rate: float) -> Floats:
-    return random.exponential(1.0 / rate, count)
+    return np.asarray(random.exponential(1.0 / rate, count))
 
 
 def clockwork(random: np.random.Generator, count: int, rate: float) -> Floats:
@@ -45,7 +45,7 @@ def bursty(random: np.random.Generator, count: int, rate: float) -> Floats:
     """Two exponentials with balanced means: a squared coefficient of variation of `BURSTY_SCV`, exactly."""
     share = 0.5 * (1.0 + np.sqrt((BURSTY_SCV - 1.0) / (BURSTY_SCV + 1.0)))
     fast = random.random(count) < share
-    return random.exponential(1.0, count) / np.where(fast, 2.0 * share * rate, 2.0 * (1.0 - share) * rate)
+    return np.asarray(random.exponential(1.0, count) / np.where(fast, 2.0 * share * rate, 2.0 * (1.0 - share) * rate))
 
 
 ARRIVALS = {"poisson": (poisson, 1.0), "clock": (clockwork, 0.0), "bursty": (bursty, BURSTY_SCV)}
