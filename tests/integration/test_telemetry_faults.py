@@ -88,15 +88,16 @@ async def test_telemetry_survives_a_restart_of_rabbitmq_and_counts_what_it_lost(
         await eventually(lambda: loads(seen) == {"head", "edge"}, "the loads of both")
     before = max(seen.records)
     await node.kill()
+    written = {name: await process.metric(WRITTEN) for name, process in processes.items()}
     await node.start()
-    for process in processes.values():
-        await eventually(process.is_ready, "the brokers are ready again")
+    for name, process in processes.items():
+        await eventually(lambda p=process, least=written[name] + 1: counts(p, least), f"{name} writes again")
+        await eventually(process.is_ready, f"{name} is ready again")
     async with following(brokers.url("head")) as seen:
         for name, process in processes.items():
-            await eventually(lambda name=name: goes_on(seen, name, before), f"{name} writes again")
-            # Counted as written before it is read here: whoever is counted is there.
-            written = await process.metric(WRITTEN)
-            await eventually(lambda name=name, least=written: seen.by(name) >= least, f"all records of {name}")
+            await eventually(lambda name=name: goes_on(seen, name, before), f"what {name} writes is read")
+            least = await process.metric(WRITTEN)
+            await eventually(lambda name=name, least=least: seen.by(name) >= least, f"all records of {name}")
             told = seen.by(name)
             # What was under way when RabbitMQ was killed may be in the stream or not, but it is counted.
             unsure = await dropped(process, DropReason.UNCONFIRMED)
