@@ -10,7 +10,7 @@ JOBS ?= 2
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## make .venv, install the pinned packages and, if it is missing, RabbitMQ
+setup: ## make .venv, install the pinned packages and, if they are missing, RabbitMQ and Java
 	@scripts/setup.sh
 
 demo: setup ## start a cluster on real RabbitMQ, let a burst come, watch who is moved and why, clean up

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a clone ready to run: a virtual environment in .venv with the pinned packages, and RabbitMQ.
+# Makes a clone ready to run: a virtual environment in .venv with the pinned packages, RabbitMQ, and Java for Spark.
 #
 # What is there already is left alone, so a second run takes a moment. What is missing is installed with apt where
 # there is apt and root or sudo; where there is not, this says what is missing and what to do, and fails.
@@ -107,7 +107,7 @@ ensure_environment() {
     say "creating $venv with $("$python" --version)"
     "$python" -m venv --clear $venv
   fi
-  say "installing the Python packages pinned in constraints.txt (about a minute the first time)"
+  say "installing the Python packages pinned in constraints.txt (two minutes the first time)"
   if ! $venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; then
     fail "pip could not install the Python packages; what it said is above." \
       "Without a way to a package index, set PIP_INDEX_URL or PIP_FIND_LINKS to one you can reach; then run this again."
@@ -144,6 +144,54 @@ ensure_rabbitmq() {
     "Put the directory that holds rabbitmq-server on PATH, then run this again."
 }
 
+# --- Java, for Spark --------------------------------------------------------------------------------------------
+
+# java_major JAVA: the first number of its version; nothing if it can't be run. Java 8 calls itself 1.8.
+java_major() { "$1" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1; }
+
+java_new_enough() {
+  local major
+  major=$(java_major "$1")
+  [ -n "$major" ] && [ "$major" -ge 17 ]
+}
+
+# Debian 12 and Ubuntu have Java 17 by name; a newer Debian has only a newer one.
+java_package() {
+  local package
+  for package in openjdk-17-jre-headless default-jre-headless; do
+    if [ -n "$(apt-cache show --no-all-versions "$package" 2>/dev/null)" ]; then
+      printf '%s\n' "$package"
+      return 0
+    fi
+  done
+  return 1
+}
+
+ensure_java() {
+  # Spark takes JAVA_HOME before PATH, so an old one there can't be helped by installing another.
+  if [ -n "${JAVA_HOME:-}" ]; then
+    if java_new_enough "$JAVA_HOME/bin/java"; then return 0; fi
+    fail "JAVA_HOME ($JAVA_HOME) is not Java 17 or newer, which Spark needs." \
+      "Unset JAVA_HOME, or set it to a newer Java; then run this again."
+  fi
+  if command -v java >/dev/null && java_new_enough java; then return 0; fi
+  local package=openjdk-17-jre-headless
+  if command -v apt-get >/dev/null && can_be_root; then
+    # Without package lists nothing is found, and the name could not be chosen.
+    if ! java_package >/dev/null; then
+      apt_log=$(mktemp)
+      apt_get update || true
+      rm -f "$apt_log"
+      apt_log=
+    fi
+    package=$(java_package) || package=openjdk-17-jre-headless
+  fi
+  apt_install "$package" "Java 17 or newer"
+  { command -v java >/dev/null && java_new_enough java; } || fail "java on PATH is still not Java 17 or newer." \
+    "Set JAVA_HOME to one that is (see /usr/lib/jvm), then run this again."
+}
+
 ensure_environment
 ensure_rabbitmq
+ensure_java
 say "ready"

@@ -16,6 +16,7 @@ from .errors import describe
 
 _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "analytics": "Run Spark over telemetry: attainment, balance, audit, rates, correlation.",
         "bench": "Measure: the data plane against what RabbitMQ offers by itself, and the agents' decisions.",
         "condition": "Shape, stall, cut or reset a broker's links, live.",
         "demo": "Start a small cluster, let messages flow for half a minute, sum up.",

@@ -28,7 +28,8 @@ ARROWS: dict[str, set[str]] = {
     "brokers/tidegate_brokers": {"tidegate_protocol", "tidegate_agents"},
     "clients/tidegate": {"tidegate_protocol"},
     "simulator/tidegate_simulator": {"tidegate_protocol", "tidegate_agents", "tidegate"},
-    "analytics/tidegate_analytics": {"tidegate_protocol"},
+    "analytics/rabbitmq_stream_source": set(),
+    "analytics/tidegate_analytics": {"tidegate_protocol", "rabbitmq_stream_source"},
 }
 CLI = "cli/tidegate_cli"
 PACKAGES = {name: ROOT / name for name in (*ARROWS, CLI) if (ROOT / name).is_dir()}
