@@ -8,6 +8,7 @@ links and routes there are is the agent's business.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import Final
@@ -124,8 +125,9 @@ class HeadPlane:
             await self._assert_shovel(management, link, present.get(link_queue(link.target)))
         await self.fences.assert_all(channel)
 
-    def object_of(self, action: Action) -> None:
-        """Routes, links and markers of a head depend on each other: one after the other."""
+    def object_of(self, action: Action) -> str | None:
+        """Routes and links of a head depend on each other, and markers on both; but no marker depends on another."""
+        return action.key if isinstance(action, PublishMarker) else None
 
     async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None:
         """Carry out one action of the agent."""
@@ -198,8 +200,7 @@ class HeadPlane:
         confirming = await channel.connection.channel(publisher_confirms=True)
         properties = Basic.Properties(delivery_mode=PERSISTENT)
         await confirming.basic_publish(b"", exchange=PUBLISH_EXCHANGE, routing_key=key, properties=properties)
-        await confirming.close()
-        await unbind_all(channel, bindings)
+        await asyncio.gather(confirming.close(), unbind_all(channel, bindings))
 
     async def _bindings(self, management: Management) -> set[Binding]:
         found = set()

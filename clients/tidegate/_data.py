@@ -2,8 +2,8 @@
 
 Connections are shared: one per edge, closed with the last consumer there. A `SlotConsumer` is one attempt of a
 subscription to be served from one queue, with a channel and a ledger of its own. What always holds: it ends in one of
-two ways and says so once, as lost or, when it was told to leave, as left; by then what was settled of it is
-acknowledged, as far as the channel lived, and its ledger is dead."""
+two ways and says so once, as lost or, when it was told to leave, as left; by then the acknowledgements of what was
+settled of it are on their way, as far as the channel lived, and its ledger is dead."""
 
 from __future__ import annotations
 
@@ -107,9 +107,11 @@ class SlotConsumer:
                     # From here on nobody else writes to a channel that is about to be closed.
                     self.ledger.alive = False
                     await channel.acknowledge(acks)
-                    await channel.close()
-                # Before the connection is closed, which takes another while and matters to nobody.
+                # Everything is settled, and RabbitMQ reads the acknowledgements before the close: that it has closed
+                # is news to nobody, and comes late from an edge whose uplink is full.
                 self._end(lost)
+                if lost is None:
+                    await channel.close()
         except TidegateError as error:
             self._end(error)
 

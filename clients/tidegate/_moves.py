@@ -101,8 +101,8 @@ class AttachmentLost:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """What `Detach` asked for is done: nothing more comes from the slot, and what was settled of it is
-    acknowledged.
+    """What `Detach` asked for is done: nothing more comes from the slot, what it brought is settled, and the
+    acknowledgements are on their way. A queue that is removed before they arrive loses nothing by it.
     """
 
     slot: int

@@ -242,7 +242,9 @@ class EmbeddedCluster:
         await self._step("RabbitMQ nodes", [node.start() for node in nodes])
         await self._step("virtual hosts", [create_vhost(member.node, member.name) for member in members])
         shaped = [member for member in members if member.is_conditioned]
-        await self._step("link conditioners", [self._condition(guard, m, i) for i, m in enumerate(shaped)])
+        # Brokers that share a RabbitMQ share the process that shapes their links: fewer wake-ups on few processors.
+        shares = [shaped] if self._compact and shaped else [[member] for member in shaped]
+        await self._step("link conditioners", [self._condition(guard, group) for group in shares])
         if self._with_processes:
             # A head first serves its edges and neighbours when they are there, so all start at once.
             await self._step("broker processes", [self._run(guard, member) for member in members])
@@ -261,26 +263,32 @@ class EmbeddedCluster:
 
         await together([count(one) for one in work])
 
-    async def _condition(self, guard: Guard, member: Member, index: int) -> None:
-        control = guard.directory / f"conditioner-{index}.sock"
-        file = guard.directory / f"conditioner-{index}.json"
-        file.write_text(self._plan.conditioner(member, control).to_json())
-        client = ConditionerClient(member.name, control)
+    async def _condition(self, guard: Guard, members: Sequence[Member]) -> None:
+        files: list[str] = []
+        clients: dict[str, ConditionerClient] = {}
+        for member in members:
+            index = list(self._plan.members).index(member.name)
+            control = guard.directory / f"conditioner-{index}.sock"
+            file = guard.directory / f"conditioner-{index}.json"
+            file.write_text(self._plan.conditioner(member, control).to_json())
+            files.append(str(file))
+            clients[member.name] = ConditionerClient(member.name, control)
         process = await guard.spawn(
-            f"link conditioner of {member.name}",
-            [sys.executable, "-m", "tidegate_brokers.embedded.conditioner", str(file)],
-            log=self.logs / f"{member.name}.conditioner.log",
+            f"link conditioner of {', '.join(clients)}",
+            [sys.executable, "-m", "tidegate_brokers.embedded.conditioner", *files],
+            log=self.logs / f"{members[0].name}.conditioner.log",
         )
 
         async def is_ready() -> str | None:
             try:
-                await client.stats()
+                for client in clients.values():
+                    await client.stats()
             except EmbeddedError as error:
                 return str(error)
             return None
 
         await _until_ready(process, is_ready)
-        self._conditioners[member.name] = client
+        self._conditioners |= clients
         self._conditioning.append(process)
 
     async def _run(self, guard: Guard, member: Member) -> None:

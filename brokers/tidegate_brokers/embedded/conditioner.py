@@ -9,7 +9,9 @@ It moves bytes, knows no AMQP, and never drops, doubles or reorders a byte of a 
 connection is bounded: a flow whose bytes do not get out stops reading, so the sender feels it as it would a full
 network.
 
-Run as `python -m tidegate_brokers.embedded.conditioner FILE.json` (see `ConditionerConfig`).
+Run as `python -m tidegate_brokers.embedded.conditioner FILE.json…` (see `ConditionerConfig`). One process can be the
+conditioner of several brokers, each with doors, lanes and a control socket of its own: it wakes up once for what is due
+on any of them, which on few processors is most of what a conditioner costs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -170,10 +173,9 @@ async def _serve_commands(conditioner: Conditioner, reader: asyncio.StreamReader
             await writer.drain()
 
 
-async def run(config: ConditionerConfig) -> None:
-    """Serve until SIGTERM. The control socket appears last: whoever can connect to it finds everything open."""
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+@asynccontextmanager
+async def conditioning(config: ConditionerConfig) -> AsyncIterator[None]:
+    """Serve one broker. The control socket appears last: whoever can connect to it finds everything open."""
     conditioner = Conditioner(config)
     await conditioner.open()
     with contextlib.suppress(FileNotFoundError):
@@ -182,22 +184,32 @@ async def run(config: ConditionerConfig) -> None:
         lambda reader, writer: _serve_commands(conditioner, reader, writer), config.control, limit=COMMAND_BYTES_MAX
     )
     try:
-        await ended.wait()
+        yield
     finally:
         control.close()
         conditioner.close()
 
 
+async def run(configs: Sequence[ConditionerConfig]) -> None:
+    """Serve all of these brokers until SIGTERM."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    async with AsyncExitStack() as stack:
+        for config in configs:
+            await stack.enter_async_context(conditioning(config))
+        await ended.wait()
+
+
 def main() -> None:
     """Entry point of the process; uvloop halves its CPU, and is used where it is installed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config = ConditionerConfig.from_json(Path(sys.argv[1]).read_text())
+    configs = [ConditionerConfig.from_json(Path(file).read_text()) for file in sys.argv[1:]]
     try:
         import uvloop
     except ImportError:
-        asyncio.run(run(config))
+        asyncio.run(run(configs))
     else:
-        uvloop.run(run(config))
+        uvloop.run(run(configs))
 
 
 if __name__ == "__main__":

@@ -310,13 +310,13 @@ class LeanSubscriber:
             attachment.connection.write(method(close))
         else:
             attachment.connection.close()
-            asyncio.get_running_loop().call_soon(self._left, attachment)
+        # All that came is settled and acknowledged: whether the channel has closed by now matters to nobody.
+        asyncio.get_running_loop().call_soon(self.handle, Detached(slot))
 
     def _left(self, attachment: Attachment) -> None:
         if attachment.detaching:
             attachment.detaching = False
             attachment.connection.close()
-            self.handle(Detached(attachment.slot))
 
     # Deliveries
 
