@@ -9,8 +9,20 @@ import pytest
 from aiormq.exceptions import ChannelClosed
 from prometheus_client import CollectorRegistry
 
-from tidegate_agents.machine import Action, ActionFailed, BindMarker, DeleteOutput, Event, LimitOutput, MarkerBound
+from tidegate_agents.machine import (
+    Action,
+    ActionFailed,
+    BindMarker,
+    ChangeRoutes,
+    DeleteOutput,
+    Event,
+    LimitOutput,
+    MarkerBound,
+    PublishMarker,
+)
 from tidegate_brokers.edge_plane import EdgePlane
+from tidegate_brokers.fences import FenceWatch
+from tidegate_brokers.head_plane import HeadPlane
 from tidegate_brokers.metrics import BrokerMetrics
 from tidegate_brokers.urls import ServerUrl
 from tidegate_brokers.worker import REFUSALS_MAX, SIDE_BY_SIDE_MAX, PlaneWorker
@@ -100,3 +112,12 @@ async def test_what_is_refused_stays_first_until_it_is_given_up_and_harms_no_nei
     assert bench.plane.performed == [bind("good"), bind("better")]
     (failed,) = [event for event in bench.events if isinstance(event, ActionFailed)]
     assert failed.action == bind("bad")
+
+
+def test_markers_of_a_head_are_published_side_by_side_and_everything_else_in_turn() -> None:
+    url = ServerUrl.parse("amqp://guest:guest@localhost/")
+    plane = HeadPlane("h", url, frozenset(), 1, 1, FenceWatch(lambda key: None))
+    objects = [plane.object_of(PublishMarker(f"tidegate.marker.m{number}.h", ("a", "b"))) for number in range(3)]
+    assert None not in objects
+    assert len(set(objects)) == len(objects)
+    assert plane.object_of(ChangeRoutes(1, "a", ("t",))) is None

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
 from tidegate._aio import AioRuntime
 from tidegate._config import Address, Backoff, Timeouts
+from tidegate._data import SlotConsumer
+from tidegate._errors import TidegateError
 from tidegate._gap import AFTER_S, GapMeter
 from tidegate._heads import Heads
+from tidegate._inbox import Inbox
+from tidegate._moves import Place
 from tidegate._timers import TIMER_CHANCE, Timers
 
 
@@ -97,4 +104,49 @@ async def test_a_head_matters_for_as_long_as_somebody_belongs_to_it() -> None:
     heads.join("not an address", one)
     assert not heads.belongs(heads.key("not an address"), one)
     await heads.close()
+    await runtime.close()
+
+
+class SlowToClose:
+    """The only channel of the only connection; how long it takes to close is up to the test."""
+
+    lost = None
+
+    def __init__(self) -> None:
+        self.acknowledged: list[tuple[int, bool]] = []
+        self.closing = asyncio.Event()
+        self.may_close = asyncio.Event()
+
+    async def acknowledge(self, acks: Sequence[tuple[int, bool]]) -> None:
+        self.acknowledged += acks
+
+    async def close(self) -> None:
+        self.closing.set()
+        await self.may_close.wait()
+
+    @asynccontextmanager
+    async def attach(self, *_: object) -> AsyncIterator[SlowToClose]:
+        yield self
+
+
+async def test_leaving_is_over_when_all_is_settled_and_not_when_the_channel_has_closed() -> None:
+    """The answer to a close comes through the very uplink whose backlog somebody is moved away from."""
+    runtime, channel, inbox = AioRuntime(), SlowToClose(), Inbox(1.0, True, 80, 10)
+    ended: list[TidegateError | None] = []
+    place = Place("north", "amqp://127.0.0.1:1/north", "out.siren.0", 0)
+    consumer = SlotConsumer(runtime, 1, place, inbox, lambda: None, lambda _, lost: ended.append(lost))
+    inbox.receive(consumer.ledger, 1, "t", b"", "p~1:t:1", {"tidegate-published-us": 1}, False, 0.0)
+    running = asyncio.create_task(consumer.run(cast(Any, channel), cast(Any, None), cast(Any, None)))
+    await asyncio.sleep(0)
+    consumer.leave(60.0)
+    await asyncio.sleep(0.05)
+    assert not ended, "the application has not settled what it was given"
+    inbox.hand_over(inbox.buffer.popleft(), 0.0).ack()
+    await consumer.acknowledge()
+    await asyncio.wait_for(channel.closing.wait(), 30)
+    assert ended == [None]
+    assert channel.acknowledged == [(1, True)]
+    channel.may_close.set()
+    await asyncio.wait_for(running, 30)
+    assert ended == [None], "it ends once"
     await runtime.close()
