@@ -14,7 +14,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidegate_agents.machine import Action, Event, MessageReceived, Reply
+from tidegate_agents.machine import Action, Event, MessageReceived, Reply, SendClient
+from tidegate_protocol.balancing import CollectOrder
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
 from tidegate_protocol.topics import matches
 from tidegate_simulator.scenario import FaultKind, SubscriberSpec
@@ -40,7 +41,7 @@ class Owed:
     unconfirmed: frozenset[str] = frozenset()
     """Heads whose routes were not confirmed when it was granted."""
     replaced: bool = False
-    """Whether it gave an unreachable edge up, so that something may be waiting there."""
+    """Whether something may be waiting elsewhere: it gave an unreachable edge up, or was told to collect."""
     edge: str = ""
     replaced_s: float = float("-inf")
     """When it was last given another edge instead."""
@@ -89,6 +90,8 @@ class Deliveries(Checker):
         for action in actions:
             if isinstance(action, Reply) and isinstance(action.message, SubscribeReply):
                 self._granted(broker, action.message, now)
+            elif isinstance(action, SendClient) and isinstance(action.message, CollectOrder):
+                self._owed[action.client].replaced = True
 
     def _granted(self, head: str, reply: SubscribeReply, now: float) -> None:
         owed = self._owed[reply.subscription.subscriber]
@@ -166,8 +169,8 @@ class Deliveries(Checker):
         """The first sequence that is not owed any more.
 
         Who leaves gives up what is still waiting or on its way. So of such a subscriber only holes are judged: what is
-        missing although something newer of the same stream came in order. Not even those if it had given an edge up:
-        what waits there is fetched later, if there is a later.
+        missing although something newer of the same stream came in order. Not even those if it had something to
+        collect: what waits there is fetched later, if there is a later.
         """
         if owed.spec.leaves_s is None:
             return self._streams[stream][0]

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fake_world import ADDRESS, FakeWorld, leaving, scenario
-from tidegate_agents.machine import MessageReceived
+from tidegate_agents.machine import MessageReceived, SendClient
+from tidegate_protocol.balancing import CollectOrder
 from tidegate_protocol.messages import SubscribeRequest
 from tidegate_simulator.checkers.deliveries import Deliveries
 from tidegate_simulator.links import Message
@@ -110,6 +111,21 @@ def test_who_leaves_may_have_something_on_an_edge_that_is_away() -> None:
     run.step("h0", 3.0, event=MessageReceived(again, ADDRESS))
     for sequence in range(3):
         run.publish(sequence, 3.0 + sequence)
+    run.deliver(2, 5.5)
+    assert run.end() == []
+
+
+def test_who_leaves_may_have_something_to_collect() -> None:
+    """A head that begins anew may know only later that the client, which crashed meanwhile, had a queue before."""
+    run = world(scenario(subscribers=leaving(6.0)))
+    run.grant(2.0)
+    for sequence in range(3):
+        run.publish(sequence, 3.0 + sequence)
+    order = CollectOrder(
+        migration="m", subscriber="s", pattern="t", edge="e0", number=0, url="amqp://e0", queue="out.s.0",
+        heads=("h0",), timeout_us=1_000_000,
+    )  # fmt: skip
+    run.step("h0", 5.2, SendClient("s", order))
     run.deliver(2, 5.5)
     assert run.end() == []
 
