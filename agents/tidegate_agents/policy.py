@@ -106,6 +106,17 @@ class ThresholdRule:
         depth = self.depth(queue.allowed_wait_s, queue.enqueue_predicted_per_s, drain)
         return None if depth is None else depth + queue.noise
 
+    def late_when_helped(self, queue: QueueLoad, drain_factor: float) -> bool:
+        """Whether what waits when a session that begins now takes effect would be late, drained so much faster then.
+
+        The paper's threshold takes the time of a session off what may wait (t_e − t_LB), so there nothing is left to ask.
+        """
+        if self.kind is ThresholdKind.PAPER:
+            return False
+        growth = max(queue.enqueue_predicted_per_s - queue.drain_predicted_per_s, 0.0)
+        waiting = queue.depth + growth * max(self.session_s, self.period_s)
+        return waiting > queue.allowed_wait_s * queue.drain_predicted_per_s * drain_factor + queue.noise
+
 
 @dataclass(frozen=True, slots=True)
 class LoadView:

@@ -4,7 +4,7 @@ A policy decides in which order to try what; this keeps the estimates, and refus
 holds: no candidate is pushed out of LOW in any metric by what it is given, all moves together (as a last resort: not
 into overload); no subscription goes where its deadline could not be met; nothing is moved that would not relieve the
 overloaded metric; and it is done as soon as the source is predicted out of OVERLOAD and, if queues were past their
-thresholds, to carry what it is offered.
+thresholds, to carry what it is offered, with nothing late that waits by then.
 
 **Backlog that only time drains.** Where so much waits already that no move could save it, trying on would empty the
 source for nothing. So it is also done once the uplink is below its low threshold: then the backlog goes as fast as a
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from tidegate_protocol.balancing import Candidate
@@ -44,6 +45,11 @@ class _Target:
     @property
     def name(self) -> str:
         return self.candidate.load.broker
+
+    def room(self) -> tuple[float, str]:
+        """Bytes per second that its uplink could still carry; the name decides between equals."""
+        uplink = self.now.capacity.uplink_bytes_per_s
+        return inf if uplink is None else uplink - self.now.bytes_offered_per_s, self.name
 
 
 class Selecting:
@@ -119,31 +125,46 @@ class Selecting:
 
     def try_part(self, members: Sequence[QueueLoad]) -> bool:
         """Split the bundle of `members`: as many as fit on each candidate, but no more than are needed."""
+        return self._spread(members, self._targets, len(members) - 1)
+
+    def try_tight(self, members: Sequence[QueueLoad]) -> bool:
+        """The same, but the candidate that has least room comes first, and all of them may go."""
+        return self._spread(members, sorted(self._targets, key=_Target.room), len(members))
+
+    def _spread(self, members: Sequence[QueueLoad], targets: Sequence[_Target], most: int) -> bool:
         left = sorted(members, key=lambda queue: (-queue.allowed_wait_s, queue.name))[: self._left]
+        most = min(most, self._left)
         moved = False
-        for target in self._targets:
-            if len(left) < 2 or self.relieved:
+        for target in targets:
+            if most < 1 or self.relieved:
                 break
 
             def fits(count: int, target: _Target = target, left: list[QueueLoad] = left) -> bool:
-                part = subscriber_bundle(left[:count], self.overloaded)
-                return self._relieves(part, True) and self._why_not(part, target, True) is None
+                part, some_stay = self._part(left, count)
+                return self._relieves(part, some_stay) and self._why_not(part, target, some_stay) is None
 
-            most = _largest(len(left) - 1, fits)
-            if most == 0:
-                part = subscriber_bundle(left[:1], self.overloaded)
-                why_not = self._why_not(part, target, True) or f"moving it would not relieve {self._metric}"
+            fitting = _largest(most, fits)
+            if fitting == 0:
+                part, some_stay = self._part(left, 1)
+                why_not = self._why_not(part, target, some_stay) or f"moving it would not relieve {self._metric}"
                 self._reject(f"part of {part.topic} to {target.name}", why_not)
                 continue
 
             def too_few(count: int, left: list[QueueLoad] = left) -> bool:
                 return not self._would_relieve(subscriber_bundle(left[:count], self.overloaded))
 
-            needed = min(_largest(most, too_few) + 1, most)
-            self._move(subscriber_bundle(left[:needed], self.overloaded), target, True)
+            needed = min(_largest(fitting, too_few) + 1, fitting)
+            part, some_stay = self._part(left, needed)
+            self._move(part, target, some_stay)
             left = left[needed:]
+            most -= needed
             moved = True
         return moved
+
+    def _part(self, left: Sequence[QueueLoad], count: int) -> tuple[Bundle, bool]:
+        """The first `count` of a bundle, and whether others of it stay."""
+        part = subscriber_bundle(left[:count], self.overloaded)
+        return part, count < self._counts[part.topic]
 
     def selection(self, nothing: str) -> Selection:
         """What has been chosen; with the reason `nothing` if that is nothing."""
@@ -225,8 +246,9 @@ class Selecting:
         while self._pending:
             queue = self._pending[-1]
             if queue.name not in self._moved:
-                threshold = self._view.rule.of(queue, factor)
-                if threshold is not None and queue.depth > threshold:
+                rule = self._view.rule
+                threshold = rule.of(queue, factor)
+                if threshold is not None and (queue.depth > threshold or rule.late_when_helped(queue, factor)):
                     return False
             # A queue that is in time at this factor is so at every larger one, and the factor only grows.
             self._pending.pop()

@@ -19,19 +19,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from tidegate_protocol.balancing import CANDIDATES_MAX, MOVES_PER_SESSION_MAX, SHARED_PATTERNS_MAX, Candidate
 
-from ..analysis import offloading_order, subscriber_bundles
+from ..analysis import Bundle, offloading_order, subscriber_bundles
 from ..metrics import Metric, Role, utilizations
 from ..placement import EdgeView, ExpectedLoad, Placement, place
-from ..policy import LoadView, Selection, Trigger, is_necessary, sample_of
+from ..policy import LoadView, QueueLoad, Selection, Trigger, is_necessary, sample_of
 from ..selecting import Selecting
 from ..states import THRESHOLDS, Limits, LoadState
 from ..threshold import ThresholdKind
 
+WORTH_SHARE: Final = 0.01
+"""Of the uplink: a plan that carries this much more away is worth leaving the offloading order for."""
 NOTHING_HELPS: Final = "no move would be an improvement"
 
 
@@ -97,8 +100,13 @@ class PeerWdPolicy:
         resting: Collection[str] = frozenset(),
         session: str = "",
     ) -> Selection:
-        """Bundles in offloading order, whole ones first, until the source is predicted out of OVERLOAD."""
-        chosen = Selecting(
+        """Bundles in offloading order, whole ones first, until the source is predicted out of OVERLOAD.
+
+        The order says who had better go; filled up in that order, candidates may be left with room that is too small
+        for anybody else. Then it is tried once more with the largest first, and taken if that carries more away.
+        """
+        started = partial(
+            Selecting,
             view,
             trigger.metric,
             candidates,
@@ -106,20 +114,18 @@ class PeerWdPolicy:
             moves_max=MOVES_PER_SESSION_MAX,
             last_resort=trigger.last_resort,
         )
-        movable = [queue for queue in view.judged if queue.name not in resting]
-        overloaded = chosen.overloaded
-        order = offloading_order(Role.EDGE, trigger.metric, subscriber_bundles(movable, overloaded)).bundles
+        movable = {queue.name: queue for queue in view.judged if queue.name not in resting}
+        overloaded = view.assessment.overloaded_queues
+        bundles = subscriber_bundles(movable.values(), overloaded)
+        chosen = started()
         chosen.note_left_out(resting)
-        for bundle in order:
-            if chosen.done:
-                break
-            chosen.try_whole(bundle)
+        _in_order(chosen, offloading_order(Role.EDGE, trigger.metric, bundles).bundles, movable)
         if not chosen.done:
-            members = {queue.name: queue for queue in movable}
-            gone = {name for move in chosen.moves for name in move.bundle.clients}
-            for bundle in order:
-                # Once the source is relieved this does nothing.
-                chosen.try_part([members[name] for name in bundle.clients if name not in gone])
+            packed = started()
+            packed.note_left_out(resting)
+            _largest_first(packed, bundles, movable)
+            if packed.relieved or _carries_more_away(packed, chosen):
+                chosen = packed
         return chosen.selection(NOTHING_HELPS)
 
     def place(
@@ -137,6 +143,32 @@ class PeerWdPolicy:
         return place(
             pattern, edges, subscribers=subscribers, expected=expected, correlated=correlated, excluded=excluded
         )
+
+
+def _in_order(chosen: Selecting, order: Iterable[Bundle], movable: Mapping[str, QueueLoad]) -> None:
+    order = list(order)
+    for bundle in order:
+        if chosen.done:
+            return
+        chosen.try_whole(bundle)
+    gone = {name for move in chosen.moves for name in move.bundle.clients}
+    for bundle in order:
+        # Once the source is relieved this does nothing.
+        chosen.try_part([movable[name] for name in bundle.clients if name not in gone])
+
+
+def _largest_first(chosen: Selecting, bundles: Iterable[Bundle], movable: Mapping[str, QueueLoad]) -> None:
+    """What is hard to place goes where it just fits; what is small fills the gaps."""
+    for bundle in sorted(bundles, key=lambda one: (-one.bytes_out_per_s / len(one.clients), one.topic)):
+        if chosen.done:
+            return
+        chosen.try_tight([movable[name] for name in bundle.clients])
+
+
+def _carries_more_away(one: Selecting, other: Selecting) -> bool:
+    """Whether the source is left with less by more than estimates err."""
+    uplink = one.source.capacity.uplink_bytes_per_s or other.source.bytes_offered_per_s
+    return other.source.bytes_offered_per_s - one.source.bytes_offered_per_s > WORTH_SHARE * uplink
 
 
 def overload_to_relieve(view: LoadView) -> Metric | None:

@@ -180,6 +180,37 @@ def test_half_of_the_help_is_enough_only_if_the_backlog_stops_growing_or_there_i
     assert replace(urgent, urgent=False).lacks(nothing)
 
 
+def test_where_small_ones_would_use_up_the_room_the_large_ones_go_first() -> None:
+    # 13,400 are offered to an uplink of 10,000. By the offloading order both small ones go to the emptier candidate, and
+    # what is left there is too little for a large one.
+    small = [queue(f"s{n}", f"small{n}", rate=7, wait_s=50.0) for n in range(2)]
+    large = [queue(f"l{n}", "large", rate=30, depth=40.0) for n in range(4)]
+    chosen = select(view([*small, *large]), candidate("a", 5_700), candidate("b", 8_200))
+    assert {(move.target, move.bundle.topic, len(move.bundle.clients)) for move in chosen.moves} == {
+        ("a", "large", 1),
+        ("b", "small0", 1),
+    }
+    assert chosen.source_after is not None
+    assert chosen.source_after.bytes_offered_per_s == 9_700
+
+
+def test_what_grows_until_a_session_takes_effect_counts() -> None:
+    def chosen(session_s: float) -> Selection:
+        # Eleven are offered for ten that are carried, and each queue grows by one message per second.
+        queues = [queue(f"q{n}", f"t{n}", rate=11.0, depth=5.0) for n in range(10)]
+        for one in queues:
+            one.drain_per_s = one.drain_predicted_per_s = 10.0
+            one.threshold = 4.0
+        seen = view(queues)
+        seen = replace(seen, rule=replace(seen.rule, session_s=session_s))
+        return select(seen, candidate("near"))
+
+    # One bundle less, and 11.1 are drained per second, which is what may wait: 8 after 3 s, but 12 after 7 s.
+    assert (soon := chosen(3.0)).relieved
+    assert (later := chosen(7.0)).relieved
+    assert (len(soon.moves), len(later.moves)) == (1, 2)
+
+
 def test_candidates_that_are_not_low_any_more_get_nothing() -> None:
     chosen = select(overloaded(), candidate("a", state=LoadState.HIGH), candidate("b", busy=True))
     assert chosen.moves == ()
