@@ -109,7 +109,7 @@ class ThresholdRule:
     def late_when_helped(self, queue: QueueLoad, drain_factor: float) -> bool:
         """Whether what waits when a session that begins now takes effect would be late, drained so much faster then.
 
-        The paper's threshold takes the time of a session off what may wait (t_e − t_LB), so there nothing is left to ask.
+        The paper's threshold takes the time of a session off what may wait (t_e − t_LB), which leaves nothing to ask.
         """
         if self.kind is ThresholdKind.PAPER:
             return False

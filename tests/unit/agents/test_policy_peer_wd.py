@@ -181,8 +181,8 @@ def test_half_of_the_help_is_enough_only_if_the_backlog_stops_growing_or_there_i
 
 
 def test_where_small_ones_would_use_up_the_room_the_large_ones_go_first() -> None:
-    # 13,400 are offered to an uplink of 10,000. By the offloading order both small ones go to the emptier candidate, and
-    # what is left there is too little for a large one.
+    # 13,400 are offered to an uplink of 10,000. By the offloading order both small ones go to the emptier candidate,
+    # and what is left there is too little for a large one.
     small = [queue(f"s{n}", f"small{n}", rate=7, wait_s=50.0) for n in range(2)]
     large = [queue(f"l{n}", "large", rate=30, depth=40.0) for n in range(4)]
     chosen = select(view([*small, *large]), candidate("a", 5_700), candidate("b", 8_200))
