@@ -54,8 +54,6 @@ SESSIONS_REMEMBERED_MAX: Final = 64
 """Ended sessions of which a late notice is recognised, and sessions of others taken part in at once."""
 NEAR_SHARE: Final = 0.05
 """The load has moved as predicted if what is offered is off by no more than this share of the uplink."""
-TRANSITION_SHARE: Final = 0.05
-"""A sample that changes what is offered by more than this share of the uplink shows a change that is not over."""
 STEADY_SHARE: Final = 0.025
 """Where nothing was predicted, it has moved once a sample changes it by no more than this share."""
 REPLY_WAITS: Final = 2.0
@@ -126,7 +124,6 @@ class EdgeBalancing:
         self._stabilizing: _Stabilizing | None = None
         self._last_session = 0
         self._head_incarnation: int | None = None
-        self._postponed = 0
         self._retry_s = self._config.retry_s
         self._not_before_s = float("-inf")
         self._state = LoadState.LOW
@@ -188,27 +185,15 @@ class EdgeBalancing:
         view = self._view()
         trigger = self._policy.detect(view)
         if trigger is not None:
-            if not self._in_transition():
+            # The first sample of a change has seen a part of it only, here and on those who would help.
+            if self._detector.steps != 1:
                 self._start(trigger, remote=not trigger.candidates)
             return
-        self._postponed = 0
         if view.assessment.state is LoadState.OVERLOAD and now - self._explained_s >= self._config.retry_max_s:
             self._explained_s = now
             reason = f"{self._policy.name} sees nothing that a move would help: {view.assessment.overloads[0].text}"
             numbers = {"uplink_limits": float(view.uplink_limits)}
             self._context.decide(Decision("session-not-started", context.config.edge, reason, numbers))
-
-    def _in_transition(self) -> bool:
-        """Whether to wait for one more sample, because the load is changing at this very moment.
-
-        What a burst has begun to offer is seen before what comes of it: growth is taken for larger than it is, and the
-        reports of others are from before. Never longer than an overload takes to be confirmed anyway.
-        """
-        broker = self._detector.broker
-        width = broker.capacity.uplink_bytes_per_s or broker.bytes_offered_per_s
-        steady = abs(self._detector.offered_change) <= TRANSITION_SHARE * width
-        self._postponed = 0 if steady else self._postponed + 1
-        return 0 < self._postponed < self._config.queue_samples_needed
 
     def _follow_state(self) -> None:
         state = self._detector.assessment.state

@@ -36,7 +36,7 @@ from .config import BalancingConfig
 from .machine import Action, Decision, EdgeSampled, LimitOutput
 from .metrics import BrokerSample, Metric, Role, SubscriptionSample, utilization, utilizations
 from .policy import LoadView, Policy, QueueLoad, ThresholdRule
-from .rates import SMOOTHING, TREND_SHARE, LearnedCapacity, smooth
+from .rates import SMOOTHING, TREND_SHARE, LearnedCapacity, is_step, smooth
 from .selecting import BOTTLENECK_SHARE
 from .states import Assessment, LoadState, assess
 from .threshold import SessionTime, ThresholdKind
@@ -113,6 +113,8 @@ class Detector:
         """Smoothed."""
         self.offered_change = 0.0
         """How the smoothed offered load changed with the last sample, in bytes per second."""
+        self.steps = 0
+        """Samples in a row, up to the last one, that showed a step."""
         self.uplink_limits = False
         self.samples = 0
         self.unknown = 0
@@ -188,27 +190,31 @@ class Detector:
         """Take one sample in and judge the edge. `migrating` names queues in migration besides those so marked."""
         self.samples += 1
         self._head_round_trip_s = smooth(event.head_round_trip_s, self._head_round_trip_s)
-        totals = self._follow(event.subscriptions, migrating)
-        self._follow_broker(event.broker, totals)
+        before, width = self.broker.bytes_offered_per_s, self.broker.capacity.uplink_bytes_per_s
+        step = self.samples > 1 and is_step(event.broker.bytes_offered_per_s, before, width)
+        self.steps = self.steps + 1 if step else 0
+        totals = self._follow(event.subscriptions, migrating, step)
+        self._follow_broker(event.broker, totals, step)
         decisions, actions = self._judge_subscribers(totals)
         decisions += self._name_infeasible(totals.infeasible)
-        before = self.assessment
+        assessed = self.assessment
         self.assessment = assess(
             Role.EDGE,
             utilizations(self.broker),
             [(queue, threshold) for queue, threshold in totals.judged if not queue.slow],
-            above=before.above,
+            above=assessed.above,
             samples_needed={Metric.QUEUE_DEPTH: self._config.queue_samples_needed},
             thresholds=self._policy.limits,
         )
-        if self.assessment.state is not before.state or self.samples == 1:
+        if self.assessment.state is not assessed.state or self.samples == 1:
             decisions.append(self.assessment.decision(self.edge))
         return Judgement(self.assessment, tuple(decisions), tuple(actions))
 
-    def _follow(self, samples: Iterable[SubscriptionSample], migrating: Collection[str]) -> _Totals:
+    def _follow(self, samples: Iterable[SubscriptionSample], migrating: Collection[str], step: bool) -> _Totals:
         """Rates, allowed waits and thresholds of all queues, in one pass."""
         totals, queues = _Totals(), self._queues
         alpha, rest, trend = SMOOTHING, 1.0 - SMOOTHING, TREND_SHARE
+        arriving_alpha, arriving_rest, arriving_trend = (1.0, 0.0, 0.0) if step else (alpha, rest, trend)
         per_byte_s, fixed_s, per_drain_s, share, per_growth_s, shrinking = self._constants()
         noise_allowance, noise_share = self._config.noise_allowance, self._config.margin / 4.0
         drained, offered, backlogged, backlogs = 0.0, 0.0, 0.0, 0
@@ -222,8 +228,8 @@ class Detector:
             seen = queue.samples = queue.samples + 1
             if seen > 1:
                 before, drain_before = queue.enqueue_per_s, queue.drain_per_s
-                level = alpha * arriving + rest * before
-                expected = level + trend * (level - before)
+                level = arriving_alpha * arriving + arriving_rest * before
+                expected = level + arriving_trend * (level - before)
                 drain_level = alpha * draining + rest * drain_before
                 drain = drain_level + trend * (drain_level - drain_before)
                 expected, drain = expected if expected > 0.0 else 0.0, drain if drain > 0.0 else 0.0
@@ -290,12 +296,12 @@ class Detector:
             return per_byte_s, fixed_s, rule.session_s, 1.0, rule.period_s, True
         return per_byte_s, fixed_s, 0.0, 1.0 - rule.margin, max(rule.session_s, rule.period_s), False
 
-    def _follow_broker(self, sample: BrokerSample, totals: _Totals) -> None:
+    def _follow_broker(self, sample: BrokerSample, totals: _Totals, step: bool) -> None:
         """The load of the edge as a whole, and what its uplink is known to carry."""
-        first = self.samples == 1
         before = self.broker
-        offered = smooth(sample.bytes_offered_per_s, None if first else before.bytes_offered_per_s)
-        self.offered_change = 0.0 if first else offered - before.bytes_offered_per_s
+        alpha = 1.0 if step or self.samples == 1 else SMOOTHING
+        offered = smooth(sample.bytes_offered_per_s, before.bytes_offered_per_s, alpha)
+        self.offered_change = 0.0 if self.samples == 1 else offered - before.bytes_offered_per_s
         all_wait = totals.backlogs > 1 and totals.backlogged >= BACKLOGGED_SHARE * totals.judged_offered
         self._learned_uplink = self._learned_uplink.seen(totals.drained, backlog=all_wait)
         configured, told = self._configured, sample.capacity
@@ -308,9 +314,9 @@ class Detector:
         self.broker = BrokerSample(
             self.edge,
             Role.EDGE,
-            smooth(sample.bytes_in_per_s, None if first else before.bytes_in_per_s),
+            smooth(sample.bytes_in_per_s, before.bytes_in_per_s, alpha),
             offered,
-            smooth(sample.messages_in_per_s, None if first else before.messages_in_per_s),
+            smooth(sample.messages_in_per_s, before.messages_in_per_s, alpha),
             before.capacity if capacity == before.capacity else capacity,
         )
         used = utilization(offered, uplink)

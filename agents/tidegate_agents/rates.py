@@ -15,6 +15,10 @@ is the smoothed level plus *half* of its last change (a damped trend):
   the step. λ and μ of a healthy queue rise and fall together, so their difference, which is what the
   threshold is sensitive to, is quiet anyway.
 
+**A step.** A burst is no noise: what asks for another twentieth of an uplink from one sample to the next is taken as it
+is, without an average of before and without expecting the same again. Only what comes in: what is drained is bounded by
+a link, and capacities are learned from it.
+
 Knows no queue and no threshold.
 """
 
@@ -28,6 +32,14 @@ SMOOTHING: Final = 0.75
 
 TREND_SHARE: Final = 0.5
 """How much of the last change of the level is expected to happen again; the module's docstring says why."""
+
+STEP_SHARE: Final = 0.05
+"""A change of what is offered by more than this share of the uplink is a step."""
+
+
+def is_step(sample: float, previous: float, width: float | None) -> bool:
+    """Whether a rate has changed by more than noise, on an uplink of this width; where nobody knows it, of itself."""
+    return abs(sample - previous) > STEP_SHARE * (previous if width is None else width)
 
 
 def smooth(sample: float, previous: float | None, alpha: float = SMOOTHING) -> float:

@@ -5,7 +5,8 @@ What always holds:
 - a queue that RabbitMQ has not told about yet is not in the sample, and one that is gone is forgotten;
 - rates are those between two answers, so that the first answer gives no sample. What the edge as a whole carries is
   told over two periods: RabbitMQ reads its counters somewhere between question and answer, which over one period is an
-  error of several per cent, and in the next one the opposite error;
+  error of several per cent, and in the next one the opposite error. Where the two differ by more than that, the load
+  has changed, and the second counts alone;
 - sizes are bytes on the wire: what bodies have plus what AMQP adds to each delivery. A queue found empty keeps the
   size it had; one never found filled has that of its pattern's other queues, or else of all;
 - a queue in which nothing happens costs next to nothing, because most of a thousand are like that.
@@ -34,6 +35,9 @@ TRIP_FACTOR_MAX: Final = 2.0
 """Before its own is known, a round trip is taken for at most so many times that of the edge's other subscribers."""
 ELAPSED_S_MIN: Final = 0.05
 """Two answers closer together than this give no rates."""
+
+CHANGED_SHARE: Final = 0.15
+"""Two periods that differ by more than this share are not the same load, measured twice."""
 
 
 @dataclass(slots=True)
@@ -278,6 +282,9 @@ class EdgeSampler:
         mean = sum(rate * size for rate, size in streams.values()) / total if total > 0.0 else 0.0
         before, now = self._before, (messages_in * mean, offered * elapsed_s, messages_in, elapsed_s)
         self._before = now
+        offered_before = before[1] / before[3] if before[3] > 0.0 else 0.0
+        if abs(offered - offered_before) > CHANGED_SHARE * max(offered, offered_before):
+            before = (0.0, 0.0, 0.0, 0.0)
         over_s = elapsed_s + before[3]
         return BrokerSample(
             self._broker,

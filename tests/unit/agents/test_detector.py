@@ -71,6 +71,26 @@ def test_thresholds_are_those_of_the_formulas_with_smoothed_and_predicted_rates(
         assert queue.depth == pytest.approx(sample.depth), f"seed {seed}"
 
 
+def test_a_step_is_taken_as_it_is_and_noise_is_averaged() -> None:
+    found = detector(subscription("s"), capacity=Capacity(uplink_bytes_per_s=10_000))
+
+    def seen(rate: float) -> tuple[float, float, float, int]:
+        sample = SubscriptionSample("out.s.0", "t", rate, rate, 0, 0, 0, 100)
+        found.sampled(EdgeSampled(broker(100.0 * rate), (sample,)))
+        queue = found.queue("out.s.0")
+        assert queue is not None
+        return found.broker.bytes_offered_per_s, queue.enqueue_per_s, queue.enqueue_predicted_per_s, found.steps
+
+    assert seen(50) == (5_000, 50, 50, 0)
+    assert seen(54) == (5_300, 53, 54.5, 0), "less than a twentieth of the uplink"
+    assert seen(80) == (8_000, 80, 80, 1)
+    assert seen(90) == (9_000, 90, 90, 2)
+    assert seen(90) == (9_000, 90, 90, 0)
+    queue = found.queue("out.s.0")
+    assert queue is not None
+    assert queue.drain_per_s < 90, "what is drained is averaged: capacities are learned from it"
+
+
 def test_paths_come_before_and_after_the_subscription_they_are_for() -> None:
     found = detector(subscription("a"))
     found.learn_paths([PatternPath(pattern="t", path_us=100_000, remote=True)])

@@ -48,7 +48,6 @@ from tidegate_protocol.messages import (
 from tidegate_protocol.names import output_queue
 
 PAPER = replace(AT_ONCE, threshold=ThresholdKind.PAPER)
-CONFIRMED = replace(AT_ONCE, queue_samples_needed=2)
 OTHERS = ("b0", "b2", "b3")
 
 
@@ -116,10 +115,10 @@ def test_the_burst_of_the_paper_moves_exactly_topic_1_from_b1_to_b0() -> None:
     assert "out of OVERLOAD" in planned.reason
 
 
-def test_in_the_middle_of_a_change_a_session_waits_for_one_more_sample() -> None:
+def test_the_first_sample_of_a_change_begins_no_session() -> None:
     def requested(seconds: int, *, calm: bool) -> bool:
         """Whether a session has begun so many samples after everything became deep at once."""
-        driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), CONFIRMED, now=20.0)
+        driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), PAPER, now=20.0)
         for name in OTHERS:
             driver.peer(name, LoadState.LOW, 0.5)
         for _ in range(4):
@@ -128,9 +127,9 @@ def test_in_the_middle_of_a_change_a_session_waits_for_one_more_sample() -> None
         done = [action for _ in range(seconds) for action in driver.sample(deep, ews_broker("b1", burst=True), 0.2)]
         return bool(sent(done, b.BalanceRequest))
 
-    assert requested(2, calm=True), "two samples confirm what was offered before, too"
-    assert not requested(2, calm=False)
-    assert requested(3, calm=False)
+    assert requested(1, calm=True), "one sample is enough where nothing has changed"
+    assert not requested(1, calm=False), "it has seen a part of the change only"
+    assert requested(2, calm=False)
 
 
 def test_a_head_that_begins_anew_leads_no_session_any_more() -> None:

@@ -288,6 +288,22 @@ def test_a_healthy_edge() -> None:
     assert sample.head_round_trip_s == 0.1
 
 
+def test_two_periods_count_together_unless_the_load_has_changed() -> None:
+    edge = FakeEdge({OUT: FakeQueue("alert.#")})
+    edge.sample()
+    edge.healthy()
+
+    def messages_in(per_s: float) -> float:
+        sample = edge.second(per_s)
+        assert sample is not None
+        return sample.broker.messages_in_per_s
+
+    assert messages_in(104.0) == pytest.approx(102.0)
+    assert messages_in(96.0) == pytest.approx(100.0)
+    assert messages_in(150.0) == pytest.approx(150.0)
+    assert messages_in(154.0) == pytest.approx(152.0)
+
+
 def test_an_absent_subscriber_is_seen_as_absent_and_its_backlog_as_such() -> None:
     edge = FakeEdge({OUT: FakeQueue("alert.#", consumers=0)})
     edge.sample()
