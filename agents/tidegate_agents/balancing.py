@@ -54,8 +54,8 @@ SESSIONS_REMEMBERED_MAX: Final = 64
 """Ended sessions of which a late notice is recognised, and sessions of others taken part in at once."""
 NEAR_SHARE: Final = 0.05
 """The load has moved as predicted if what is offered is off by no more than this share of the uplink."""
-STEADY_SHARE: Final = 0.025
-"""Where nothing was predicted, it has moved once a sample changes it by no more than this share."""
+STEADY_SAMPLES: Final = 2
+"""After so many samples without a change nothing more is going to move, whatever was predicted."""
 REPLY_WAITS: Final = 2.0
 """How many times `load_reply_timeout_s` a request may take: the candidates are asked in between."""
 REMOTE_REPLY_WAITS: Final = 4.0
@@ -438,14 +438,15 @@ class EdgeBalancing:
         stabilizing = self._stabilizing
         if stabilizing is None or self._context.now - stabilizing.since_s < self._config.stabilizing_min_s:
             return
-        broker = self._detector.broker
-        offered, uplink = broker.bytes_offered_per_s, broker.capacity.uplink_bytes_per_s
-        if stabilizing.predicted_offered is None:
-            near = abs(self._detector.offered_change) <= STEADY_SHARE * (uplink or offered)
-        else:
-            near = abs(offered - stabilizing.predicted_offered) <= NEAR_SHARE * (uplink or offered)
-        if near:
+        broker, steady = self._detector.broker, self._detector.steady_samples
+        predicted, offered = stabilizing.predicted_offered, broker.bytes_offered_per_s
+        if predicted is None:
+            if steady:
+                self._stabilized(stabilizing, "the load has moved")
+        elif abs(offered - predicted) <= NEAR_SHARE * (broker.capacity.uplink_bytes_per_s or offered):
             self._stabilized(stabilizing, "the load has moved")
+        elif steady >= STEADY_SAMPLES:
+            self._stabilized(stabilizing, "the load is steady, but not as predicted")
 
     def _stabilized(self, stabilizing: _Stabilizing, why: str) -> None:
         self._stabilizing = None

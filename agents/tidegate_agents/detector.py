@@ -48,6 +48,8 @@ SLOW_SHARE: Final = 0.95
 """Drained at less than this share of what it should get, a queue is held back by its subscriber."""
 SLOW_SHARE_BUSY: Final = 0.5
 """The same where the uplink is busy."""
+STEADY_SHARE: Final = 0.025
+"""A sample that changes the offered load by no more than this share of the uplink shows that it is steady."""
 BACKLOGGED_SHARE: Final = 0.9
 """If queues that make this share of the traffic wait, it is the uplink that holds them back."""
 USED_AT_LEAST: Final = 0.5
@@ -114,7 +116,9 @@ class Detector:
         self.offered_change = 0.0
         """How the smoothed offered load changed with the last sample, in bytes per second."""
         self.steps = 0
-        """Samples in a row, up to the last one, that showed a step."""
+        """Samples in a row, up to the last one, that showed a step, or the rest of one."""
+        self.steady_samples = 0
+        """Samples in a row, up to the last one, that changed the offered load by next to nothing."""
         self.uplink_limits = False
         self.samples = 0
         self.unknown = 0
@@ -191,7 +195,9 @@ class Detector:
         self.samples += 1
         self._head_round_trip_s = smooth(event.head_round_trip_s, self._head_round_trip_s)
         before, width = self.broker.bytes_offered_per_s, self.broker.capacity.uplink_bytes_per_s
-        step = self.samples > 1 and is_step(event.broker.bytes_offered_per_s, before, width)
+        # A change begins in the middle of a period: the sample after the one that first showed it shows the rest.
+        changed = is_step(event.broker.bytes_offered_per_s, before, width)
+        step = self.samples > 1 and (changed or self.steps == 1)
         self.steps = self.steps + 1 if step else 0
         totals = self._follow(event.subscriptions, migrating, step)
         self._follow_broker(event.broker, totals, step)
@@ -302,6 +308,8 @@ class Detector:
         alpha = 1.0 if step or self.samples == 1 else SMOOTHING
         offered = smooth(sample.bytes_offered_per_s, before.bytes_offered_per_s, alpha)
         self.offered_change = 0.0 if self.samples == 1 else offered - before.bytes_offered_per_s
+        width = before.capacity.uplink_bytes_per_s or offered
+        self.steady_samples = self.steady_samples + 1 if abs(self.offered_change) <= STEADY_SHARE * width else 0
         all_wait = totals.backlogs > 1 and totals.backlogged >= BACKLOGGED_SHARE * totals.judged_offered
         self._learned_uplink = self._learned_uplink.seen(totals.drained, backlog=all_wait)
         configured, told = self._configured, sample.capacity

@@ -27,7 +27,7 @@ from .migrations import Migrations
 from .policies import policy_named
 from .registry import EdgeRecord, Key, key_of
 
-BATCH_MAX: Final = 50
+BATCH_MAX: Final = 20
 """How many subscriptions leave one edge at once."""
 SETTLED_PERIODS: Final = 30
 """Longer than a control message may be on its way."""

@@ -6,7 +6,7 @@ What always holds:
 - rates are those between two answers, so that the first answer gives no sample. What the edge as a whole carries is
   told over two periods: RabbitMQ reads its counters somewhere between question and answer, which over one period is an
   error of several per cent, and in the next one the opposite error. Where the two differ by more than that, the load
-  has changed, and the second counts alone;
+  has changed, somewhere in the second of them: that one and the next count alone;
 - sizes are bytes on the wire: what bodies have plus what AMQP adds to each delivery. A queue found empty keeps the
   size it had; one never found filled has that of its pattern's other queues, or else of all;
 - a queue in which nothing happens costs next to nothing, because most of a thousand are like that.
@@ -93,6 +93,8 @@ class EdgeSampler:
         self._enqueued, self._acked, self._received = Differences(), Differences(), Differences()
         self._before: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
         """Bytes in, bytes offered, messages in, and how long that took, in the period before."""
+        self._changed = False
+        """Whether the load changed in the period before."""
         self._moment_s: float | None = None
         self._patterns: dict[str, float] = {}
         self._body_bytes = 0.0
@@ -283,8 +285,10 @@ class EdgeSampler:
         before, now = self._before, (messages_in * mean, offered * elapsed_s, messages_in, elapsed_s)
         self._before = now
         offered_before = before[1] / before[3] if before[3] > 0.0 else 0.0
-        if abs(offered - offered_before) > CHANGED_SHARE * max(offered, offered_before):
+        changed = abs(offered - offered_before) > CHANGED_SHARE * max(offered, offered_before)
+        if changed or self._changed:
             before = (0.0, 0.0, 0.0, 0.0)
+        self._changed = changed
         over_s = elapsed_s + before[3]
         return BrokerSample(
             self._broker,

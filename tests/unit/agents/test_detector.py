@@ -84,8 +84,10 @@ def test_a_step_is_taken_as_it_is_and_noise_is_averaged() -> None:
     assert seen(50) == (5_000, 50, 50, 0)
     assert seen(54) == (5_300, 53, 54.5, 0), "less than a twentieth of the uplink"
     assert seen(80) == (8_000, 80, 80, 1)
+    assert seen(84) == (8_400, 84, 84, 2), "the rest of it"
+    assert seen(88) == (8_700, 87, 88.5, 0)
+    assert seen(70) == (7_000, 70, 70, 1)
     assert seen(90) == (9_000, 90, 90, 2)
-    assert seen(90) == (9_000, 90, 90, 0)
     queue = found.queue("out.s.0")
     assert queue is not None
     assert queue.drain_per_s < 90, "what is drained is averaged: capacities are learned from it"

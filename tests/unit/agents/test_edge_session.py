@@ -186,6 +186,18 @@ def test_after_the_session_lagging_averages_cause_no_second_one() -> None:
     assert stabilized.session == "b1~3~1"
 
 
+def test_a_load_that_is_steady_elsewhere_than_predicted_is_not_waited_for() -> None:
+    driver, actions = until_requested()
+    driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
+    driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=1, took_s=0.5)
+    samples = [replace(s, ready=0.0, enqueue_per_s=0.7 * s.enqueue_per_s) for s in samples_of_b1(34)]
+    for _ in range(5):
+        driver.sample(samples, head_round_trip_s=0.2)
+    (stabilized,) = driver.decisions("stabilized")
+    assert stabilized.reason == "the load is steady, but not as predicted"
+    assert stabilized.numbers["after_s"] < BalancingConfig().stabilizing_max_s
+
+
 def test_the_projected_threshold_asks_later_and_still_in_time() -> None:
     driver, _ = until_requested(AT_ONCE)
     assert 36 <= driver.now <= 40
