@@ -84,7 +84,7 @@ def read_tables(folder: Path) -> dict[str, Table]:
         if not files:
             continue
         try:
-            rows = [row for file in files for row in parquets.read_table(file).to_pylist()]
+            rows = [row for file in files for row in parquets.ParquetFile(file).read().to_pylist()]
         except (OSError, ArrowException) as error:
             raise InvalidOption("--tables", f"{folder / name} can't be read: {error}", "run its job again") from error
         found[name] = Table(rows, max(file.stat().st_mtime for file in files))

@@ -22,6 +22,7 @@ from ..ask import Asking
 from ..console import URL_VARIABLE, json_option, out, print_json, run
 from ..errors import describe
 from ..exit_codes import ExitCode
+from ..explain.insights import duration
 
 VALID_FOR_S: Final = 24 * 3600.0
 _NAMED_MAX: Final = 5
@@ -130,7 +131,8 @@ async def _publish_all(urls: Sequence[str], made: Made, *, send: bool) -> list[O
 
 
 async def _publish(url: str, made: Made, *, send: bool) -> Outcome:
-    cluster, insight, left_out = "", None, {}
+    cluster, insight = "", None
+    left_out: dict[str, str] = {}
     try:
         async with Asking(url) as head:
             cluster = (await head.ask(StatusRequest(), StatusReply)).cluster
@@ -162,12 +164,12 @@ def _show(outcome: Outcome) -> None:
         console.print(f"{where}: no insight is in force any more")
     elif taken is not None:
         already = "was in force already" if taken.repeated else "taken"
-        text = f"{where}: {already}: {_counted(taken)}; valid for another {_duration(taken.left_us / 1e6)}"
+        text = f"{where}: {already}: {_counted(taken)}; valid for another {duration(taken.left_us)}"
         console.print(text, soft_wrap=True)
         _show_all("not used now", taken.unused)
     elif insight is not None:
-        left_s = (insight.valid_for_us - insight.age_us) / 1e6
-        console.print(f"{where}: would be sent: {_counted(insight)}; valid for another {_duration(left_s)}")
+        left = duration(insight.valid_for_us - insight.age_us)
+        console.print(f"{where}: would be sent: {_counted(insight)}; valid for another {left}")
         _show_parts(insight)
     _show_all("left out", outcome.left_out)
 
@@ -187,7 +189,7 @@ def _show_parts(insight: Insight) -> None:
         console.print(f"  {pair.topic_a} with {pair.topic_b}: {pair.coefficient:.2f}", markup=False)
     for one in insight.forecasts:
         change = f"{one.trend_per_s * 60:+.3g} per minute"
-        text = f"{one.level_per_s:.4g}/s, {change}, ± {one.error_per_s:.3g}, for {_duration(one.horizon_us / 1e6)}"
+        text = f"{one.level_per_s:.4g}/s, {change}, ± {one.error_per_s:.3g}, for {duration(one.horizon_us)}"
         console.print(f"  {one.topic}: {text}", markup=False)
     for uplink in insight.capacities:
         console.print(f"  {uplink.edge}: {uplink.uplink_bytes_per_s:,.0f} B/s", markup=False)
@@ -199,10 +201,3 @@ def _show_all(what: str, parts: dict[str, str]) -> None:
         console.print(f"  {what}: {name}: {why}", markup=False, soft_wrap=True)
     if len(parts) > _NAMED_MAX:
         console.print(f"  {what}: {len(parts) - _NAMED_MAX} more (--json tells all)")
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -136,7 +136,8 @@ command.add_command(scale_command)
 @click.option(
     "--correlated-burst",
     is_flag=True,
-    help="Instead of every other topic four of about the same size burst, each of which fits any edge, and no two do.",
+    help="Instead of every other topic, four of about the same size burst: apart they fit, together they overrun an "
+    "edge.",
 )
 @click.option(
     "--insight",
