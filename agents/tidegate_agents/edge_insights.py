@@ -27,7 +27,7 @@ class EdgeInsights:
     def told(self, message: EdgeInsight) -> None:
         """The head says what holds from now on."""
         number = (message.incarnation, message.number)
-        if message.head != self._context.config.head or number <= self._latest:
+        if number <= self._latest:
             return
         self._latest = number
         before = self._told

@@ -170,9 +170,9 @@ class Edge:
         self.now = 0.0
         self.agent.handle(Started(outputs=(subscription("rain", "rain"), subscription("calm", "calm"))), self.now)
 
-    def tell(self, number: int, *, head: str = "h", left_s: float = 60.0, **given: object) -> list[Decision]:
+    def tell(self, number: int, *, left_s: float = 60.0, **given: object) -> list[Decision]:
         message = EdgeInsight.model_validate(
-            {"head": head, "incarnation": 1, "number": number, "made_at_us": 1, "left_us": round(left_s * 1e6), **given}
+            {"head": "h", "incarnation": 1, "number": number, "made_at_us": 1, "left_us": round(left_s * 1e6), **given}
         )
         return self._give(MessageReceived(message))
 
@@ -199,11 +199,10 @@ def test_forecasts_go_on_by_their_trend_until_their_horizon() -> None:
     assert driver.agent.detector.forecasts == {"rain": 54.0}
 
 
-def test_what_has_expired_was_overtaken_or_comes_from_somebody_else_is_not_used() -> None:
+def test_what_has_expired_or_was_overtaken_is_not_used() -> None:
     driver = Edge()
     driver.tell(2, uplink_bytes_per_s=5e4, left_s=2.0)
     driver.tell(1, uplink_bytes_per_s=7e4)
-    driver.tell(3, uplink_bytes_per_s=9e4, head="another")
     driver.sample()
     assert driver.agent.detector.uplink_hint == 5e4
     said = driver.sample()
