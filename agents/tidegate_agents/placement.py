@@ -124,7 +124,7 @@ def place(
     reason = choice.reason
     partners = correlated.get(pattern, frozenset())
     if partners and not same:
-        apart = _apart(pattern, candidates, subscribers, expected, partners)
+        apart = _apart(pattern, candidates, subscribers, expected, partners, choice)
         if apart is not None:
             reason = apart.reason if apart.edge == choice.edge else PlacementReason.APART_FROM_CORRELATED
             rejected |= _clashing(candidates, partners, apart)
@@ -155,22 +155,28 @@ def _choose_among(
     candidates: list[EdgeView],
     subscribers: int,
     expected: Mapping[str, ExpectedLoad],
+    *,
+    free: list[EdgeView] | None = None,
     twice: AbstractSet[str] = frozenset(),
 ) -> _Choice:
-    """The best edge; the load of patterns in `twice` counts twice."""
+    """The best edge, of those that are `free` if that is given; the load of patterns in `twice` counts twice.
+
+    What stands in for an unknown uplink is the same whoever is free, so that choices can be compared.
+    """
+    among = candidates if free is None else free
     if not any(view.capacity.uplink_bytes_per_s is not None for view in candidates):
-        chosen = min(candidates, key=lambda v: (v.subscriptions, -(v.capacity.matching_per_s or 0.0), v.name))
-        rejected = {v.name: f"{v.subscriptions} subscriptions" for v in candidates if v is not chosen}
-        numbers = {f"subscriptions.{v.name}": float(v.subscriptions) for v in candidates}
+        chosen = min(among, key=lambda v: (v.subscriptions, -(v.capacity.matching_per_s or 0.0), v.name))
+        rejected = {v.name: f"{v.subscriptions} subscriptions" for v in among if v is not chosen}
+        numbers = {f"subscriptions.{v.name}": float(v.subscriptions) for v in among}
         return _Choice(chosen.name, PlacementReason.FEWEST_SUBSCRIPTIONS, numbers, rejected, True)
     known = bool(expected)
     largest = _largest_uplink(candidates)
-    scores = [_score(pattern, view, subscribers, expected, candidates, twice) for view in candidates]
+    scores = [_score(pattern, view, subscribers, expected, candidates, twice) for view in among]
     best, reason = _choose(scores, NEAR_TIE_SHARE * largest if known else 0.0)
     rejected = {s.view.name: _why_not(s, best) for s in scores if s is not best}
     numbers = {f"left_bytes_per_s.{s.view.name}": s.left for s in scores}
     numbers |= {f"utilization.{s.view.name}": s.worst for s in scores if known}
-    numbers |= {f"correlated_bytes_per_s.{v.name}": _held_of(twice, v, expected) for v in candidates if twice}
+    numbers |= {f"correlated_bytes_per_s.{v.name}": _held_of(twice, v, expected) for v in among if twice}
     return _Choice(best.view.name, reason, numbers, rejected, best.worst <= LOW_UTILIZATION)
 
 
@@ -180,18 +186,19 @@ def _apart(
     subscribers: int,
     expected: Mapping[str, ExpectedLoad],
     partners: AbstractSet[str],
+    plain: _Choice,
 ) -> _Choice | None:
     """The best of the edges that hold nothing correlated or, where there is none that stays low, of all of them with
-    what is correlated counted twice. None where nobody holds any of it.
+    what is correlated counted twice. None where nobody holds any of it. `plain` is the choice without all that.
     """
     free = [view for view in candidates if not partners & view.patterns.keys()]
     if len(free) == len(candidates):
         return None
     if free:
-        chosen = _choose_among(pattern, free, subscribers, expected)
-        if chosen.stays_low or not _choose_among(pattern, candidates, subscribers, expected).stays_low:
+        chosen = _choose_among(pattern, candidates, subscribers, expected, free=free)
+        if chosen.stays_low or not plain.stays_low:
             return chosen
-    return _choose_among(pattern, candidates, subscribers, expected, partners)
+    return _choose_among(pattern, candidates, subscribers, expected, twice=partners)
 
 
 def _clashing(candidates: list[EdgeView], partners: AbstractSet[str], choice: _Choice) -> dict[str, str]:
