@@ -78,13 +78,14 @@ def read_tables(folder: Path) -> dict[str, Table]:
         raise SparkMissing(
             "pyarrow, which reads its tables, is not installed", "install tidegate[analytics]"
         ) from error
+    read: Any = parquets.read_table  # untyped
     found: dict[str, Table] = {}
     for name in TABLES:
         files = sorted(file for file in (folder / name).glob("*.parquet") if not file.name.startswith(("_", ".")))
         if not files:
             continue
         try:
-            rows = [row for file in files for row in parquets.ParquetFile(file).read().to_pylist()]
+            rows = [row for file in files for row in read(file).to_pylist()]
         except (OSError, ArrowException) as error:
             raise InvalidOption("--tables", f"{folder / name} can't be read: {error}", "run its job again") from error
         found[name] = Table(rows, max(file.stat().st_mtime for file in files))
