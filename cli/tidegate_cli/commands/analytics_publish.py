@@ -23,6 +23,7 @@ from ..console import URL_VARIABLE, json_option, out, print_json, run
 from ..errors import describe
 from ..exit_codes import ExitCode
 from ..explain.insights import duration
+from ..explain.words import counted
 
 VALID_FOR_S: Final = 24 * 3600.0
 _NAMED_MAX: Final = 5
@@ -176,11 +177,11 @@ def _show(outcome: Outcome) -> None:
 
 def _counted(of: Insight | InsightTaken) -> str:
     counts = {
-        "correlated pairs": of.pairs if isinstance(of, InsightTaken) else len(of.pairs),
-        "forecasts": of.forecasts if isinstance(of, InsightTaken) else len(of.forecasts),
-        "uplink capacities": of.capacities if isinstance(of, InsightTaken) else len(of.capacities),
+        "correlated pair": of.pairs if isinstance(of, InsightTaken) else len(of.pairs),
+        "forecast": of.forecasts if isinstance(of, InsightTaken) else len(of.forecasts),
+        "uplink": of.capacities if isinstance(of, InsightTaken) else len(of.capacities),
     }
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    return ", ".join(counted(count, name) for name, count in counts.items())
 
 
 def _show_parts(insight: Insight) -> None:
