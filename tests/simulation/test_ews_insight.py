@@ -17,8 +17,8 @@ from tidegate_simulator.experiments.run import run_ews
 from tidegate_simulator.scenario import PairSpec
 from tidegate_simulator.world import World
 
-SEEDS = (3, 4, 8)
-"""Three of the ten in docs/experiments.md; in two of the ten they happen to be placed apart anyway."""
+SEEDS = (3, 5, 7)
+"""Three of the ten in docs/experiments.md, with which much is late without the insight."""
 
 
 def options(seed: int, **given: bool) -> EwsOptions:
