@@ -38,6 +38,7 @@ from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
 from .guests import Guests
+from .insights import Insights
 from .machine import Decision, ReplyAddress, Send
 from .migrations import Migrations
 from .neighbours import Neighbours
@@ -78,6 +79,7 @@ class Allocations:
         neighbours: Neighbours,
         migrations: Migrations,
         guests: Guests,
+        insights: Insights,
     ) -> None:
         self._context = context
         self._edges = edges
@@ -85,6 +87,7 @@ class Allocations:
         self._neighbours = neighbours
         self._migrations = migrations
         self._guests = guests
+        self._insights = insights
         self._policy = policy_named(context.config.balancing.policy, context.config.balancing.seed)
         self._pending: dict[str, _Allocation] = {}
 
@@ -260,7 +263,8 @@ class Allocations:
         candidates = [record.view() for record in healthy or fit]
         placement = None
         if len(allocation.tried) < EDGES_TRIED_MAX:
-            placement = self._policy.place(
+            placement = self._insights.place(
+                self._policy,
                 request.pattern,
                 candidates,
                 expected=context.expected(),

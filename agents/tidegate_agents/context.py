@@ -9,7 +9,7 @@ What a place may be, besides just known (all three are places in the registry):
 - *reserved*: made for a client that does not use it yet. Never handed out, never the reason to remove another place;
 - *abandoned*: its client lives elsewhere by now, and may not have got all that waits here.
 
-Parts know each other one way only: `edges`, `removals` and `neighbours` nobody; `preparations` those;
+Parts know each other one way only: `edges`, `removals`, `neighbours` and `insights` nobody; `preparations` those;
 `migrations` the preparations; `allocation`, `sessions`, `drains` and `places` the migrations.
 """
 

@@ -17,14 +17,19 @@ move of others would help it. At a busy uplink the shares are less equal, so the
 **A learned capacity** counts only what was drained while nearly all flows, and more than one, were held back: one
 backlog is a slow subscriber, not a narrow uplink.
 
+**Hints from an insight** (`insights`) may be wrong. One about the uplink counts only where its capacity is neither
+configured nor told nor learned here, never for less than this uplink was seen to carry, and not for how long a message
+takes to leave: so no deadline becomes infeasible by it, and the first backlog that the uplink causes replaces it.
+Forecasts lower thresholds by the rules of `anticipation`.
+
 One pass over all queues per sample, in plain arithmetic: an edge may have tens of thousands.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Final
 
@@ -32,6 +37,7 @@ from tidegate_protocol.balancing import BrokerLoad, PatternPath, PieLocal
 from tidegate_protocol.messages import Capacity, Subscription
 from tidegate_protocol.names import output_queue
 
+from .anticipation import anticipate
 from .config import BalancingConfig
 from .machine import Action, Decision, EdgeSampled, LimitOutput
 from .metrics import BrokerSample, Metric, Role, SubscriptionSample, utilization, utilizations
@@ -123,6 +129,11 @@ class Detector:
         self.samples = 0
         self.unknown = 0
         """Samples of queues we do not have: gone, or not there yet."""
+        self.forecasts: Mapping[str, float] = {}
+        """The rates to expect, by pattern; whoever is told of them sets this, and the next one."""
+        self.uplink_hint: float | None = None
+        self.hinted = False
+        """Whether the uplink's capacity is that of the hint."""
         self._config = config
         self._configured = capacity
         self._policy = policy
@@ -134,6 +145,10 @@ class Detector:
         self._slow: set[str] = set()
         self._infeasible: set[str] = set()
         self._learned_uplink = LearnedCapacity()
+        self._known_uplink = capacity.uplink_bytes_per_s
+        """As configured, told or learned here."""
+        self._carried_most = 0.0
+        self._anticipated: list[QueueLoad] = []
         self._head_round_trip_s: float | None = None
 
     # What is there
@@ -194,13 +209,15 @@ class Detector:
         """Take one sample in and judge the edge. `migrating` names queues in migration besides those so marked."""
         self.samples += 1
         self._head_round_trip_s = smooth(event.head_round_trip_s, self._head_round_trip_s)
-        before, width = self.broker.bytes_offered_per_s, self.broker.capacity.uplink_bytes_per_s
+        before, width = self.broker.bytes_offered_per_s, self._known_uplink
         # A change begins in the middle of a period: the sample after the one that first showed it shows the rest.
         changed = is_step(event.broker.bytes_offered_per_s, before, width)
         step = self.samples > 1 and (changed or self.steps == 1)
         self.steps = self.steps + 1 if step else 0
         totals = self._follow(event.subscriptions, migrating, step)
         self._follow_broker(event.broker, totals, step)
+        if self.forecasts or self._anticipated:
+            self._anticipate(totals)
         decisions, actions = self._judge_subscribers(totals)
         decisions += self._name_infeasible(totals.infeasible)
         assessed = self.assessment
@@ -213,7 +230,7 @@ class Detector:
             thresholds=self._policy.limits,
         )
         if self.assessment.state is not assessed.state or self.samples == 1:
-            decisions.append(self.assessment.decision(self.edge))
+            decisions.append(self._with_hints(self.assessment.decision(self.edge)))
         return Judgement(self.assessment, tuple(decisions), tuple(actions))
 
     def _follow(self, samples: Iterable[SubscriptionSample], migrating: Collection[str], step: bool) -> _Totals:
@@ -245,8 +262,7 @@ class Detector:
             queue.enqueue_per_s, queue.enqueue_predicted_per_s = level, expected
             queue.drain_per_s, queue.drain_predicted_per_s = drain_level, drain
             size = sample.message_bytes
-            if size > 0.0:
-                queue.message_bytes = size
+            queue.message_bytes = size if size > 0.0 else queue.message_bytes
             in_flight = draining * (round_trip_s := sample.round_trip_s)
             depth = sample.ready + sample.unacknowledged - in_flight
             depth = depth if depth > 0.0 else 0.0
@@ -296,7 +312,7 @@ class Detector:
         queue shrinks if `shrinking`.
         """
         capacity, rule = self.broker.capacity, self.rule
-        per_byte_s = _inverse(capacity.downlink_bytes_per_s) + _inverse(capacity.uplink_bytes_per_s)
+        per_byte_s = _inverse(capacity.downlink_bytes_per_s) + _inverse(self._known_uplink)
         fixed_s = (self._head_round_trip_s or 0.0) / 2.0 + _inverse(capacity.matching_per_s)
         if rule.kind is ThresholdKind.PAPER:
             return per_byte_s, fixed_s, rule.session_s, 1.0, rule.period_s, True
@@ -308,12 +324,17 @@ class Detector:
         alpha = 1.0 if step or self.samples == 1 else SMOOTHING
         offered = smooth(sample.bytes_offered_per_s, before.bytes_offered_per_s, alpha)
         self.offered_change = 0.0 if self.samples == 1 else offered - before.bytes_offered_per_s
-        width = before.capacity.uplink_bytes_per_s or offered
+        width = self._known_uplink or offered
         self.steady_samples = self.steady_samples + 1 if abs(self.offered_change) <= STEADY_SHARE * width else 0
         all_wait = totals.backlogs > 1 and totals.backlogged >= BACKLOGGED_SHARE * totals.judged_offered
         self._learned_uplink = self._learned_uplink.seen(totals.drained, backlog=all_wait)
         configured, told = self._configured, sample.capacity
         uplink = configured.uplink_bytes_per_s or self._learned_uplink.or_configured(told.uplink_bytes_per_s)
+        self._known_uplink = uplink
+        self._carried_most = max(self._carried_most, totals.drained)
+        self.hinted = uplink is None and self.uplink_hint is not None
+        if uplink is None and self.uplink_hint is not None:
+            uplink = max(self.uplink_hint, self._carried_most)
         capacity = Capacity(
             uplink_bytes_per_s=uplink,
             downlink_bytes_per_s=configured.downlink_bytes_per_s or told.downlink_bytes_per_s,
@@ -332,6 +353,45 @@ class Detector:
         coming = totals.judged_offered >= COMING_AT_LEAST * totals.drained
         carries = uplink is None or totals.drained >= USED_AT_LEAST * uplink
         self.uplink_limits = busy or (all_wait and coming and carries)
+
+    # Hints
+
+    def _anticipate(self, totals: _Totals) -> None:
+        """Lower the thresholds of queues that are forecast to grow, and judge those that are past them then."""
+        for queue in self._anticipated:
+            queue.forecast_per_s, queue.threshold_measured = 0.0, None
+        names = [name for pattern in sorted(self.forecasts) for name in sorted(self._by_pattern.get(pattern, ()))]
+        queues = [self._queues[name] for name in names]
+        offered, uplink = self.broker.bytes_offered_per_s, self.broker.capacity.uplink_bytes_per_s
+        self._anticipated = anticipate(queues, self.forecasts, offered, uplink, self.rule)
+        past = {queue.name for queue, _ in totals.judged}
+        totals.judged = [(queue, queue.threshold) for queue, _ in totals.judged]
+        totals.judged += [
+            (followed, queue.threshold)
+            for queue in self._anticipated
+            if queue.name not in past and queue.threshold is not None and queue.depth > queue.threshold
+            if (followed := self._queues[queue.name]).samples >= FIRST_JUDGED_SAMPLE
+        ]
+
+    def _with_hints(self, decision: Decision) -> Decision:
+        """The same decision, saying which forecasts and whose capacity it rests on."""
+        numbers = self.hint_numbers(finding.subscription for finding in self.assessment.findings[:NAMED_MAX])
+        if not numbers:
+            return decision
+        lowered = any(name.endswith(".forecast_per_s") for name in numbers)
+        said = "; a forecast lowered the threshold" if lowered else ""
+        return replace(decision, reason=decision.reason + said, numbers={**numbers, **decision.numbers})
+
+    def hint_numbers(self, queues: Iterable[str]) -> dict[str, float]:
+        """What an insight has to do with the judgement of these queues; empty where it has nothing."""
+        numbers: dict[str, float] = {}
+        if self.hinted and self.broker.capacity.uplink_bytes_per_s is not None:
+            numbers["insight.uplink_bytes_per_s"] = self.broker.capacity.uplink_bytes_per_s
+        for queue in (self._queues[name] for name in queues if name in self._queues):
+            if queue.forecast_per_s > 0.0 and queue.threshold_measured is not None:
+                numbers[f"insight.{queue.name}.forecast_per_s"] = queue.forecast_per_s
+                numbers[f"insight.{queue.name}.threshold_measured"] = queue.threshold_measured
+        return numbers
 
     # Slow subscribers
 

@@ -12,6 +12,7 @@ What always holds:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tidegate_protocol.balancing import DrainNotice, DrainReply, DrainRequest, PlannedMove
@@ -21,6 +22,7 @@ from .allocation import Allocations
 from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
+from .insights import Insights, is_advised
 from .machine import Decision, ReplyAddress, Send
 from .migration_steps import Move
 from .migrations import Migrations
@@ -38,11 +40,14 @@ SESSION_PREFIX: Final = "drain~"
 class Drains:
     """The edges being emptied."""
 
-    def __init__(self, context: HeadContext, edges: Edges, migrations: Migrations, allocations: Allocations) -> None:
+    def __init__(
+        self, context: HeadContext, edges: Edges, migrations: Migrations, allocations: Allocations, insights: Insights
+    ) -> None:
         self._context = context
         self._edges = edges
         self._migrations = migrations
         self._allocations = allocations
+        self._insights = insights
         balancing = context.config.balancing
         self._policy = policy_named(balancing.policy, balancing.seed)
         self._leaving: dict[str, set[str]] = {}
@@ -148,13 +153,15 @@ class Drains:
         unfit = {edge: why for edge in others if (why := self._edges.unfit(edge, pattern)) is not None}
         views = [context.registry.edges[edge].view() for edge in others if edge not in unfit]
         expected = context.expected()
-        placement = self._policy.place(
-            pattern, views, expected=expected, excluded=unfit, subject=subscription.subscriber
+        placement = self._insights.place(
+            self._policy, pattern, views, expected=expected, excluded=unfit, subject=subscription.subscriber
         )
         if placement is None:
             self._pause(name, key_of(subscription))
             context.decide(Decision("drain-waits", name, f"no edge can take {pattern}", rejected=unfit))
             return
+        if is_advised(placement.decision):
+            context.decide(replace(placement.decision, session=f"{SESSION_PREFIX}{name}"))
         load = expected.get(pattern)
         bytes_per_s, messages_per_s = (load.bytes_per_s, load.messages_per_s) if load is not None else (0.0, 0.0)
         has_it = pattern in context.registry.edges[placement.edge].patterns

@@ -27,6 +27,7 @@ from tidegate_protocol.balancing import (
     PieLocal,
     SessionNotice,
 )
+from tidegate_protocol.insight import EdgeInsight
 from tidegate_protocol.messages import (
     ALARMS_MAX,
     REGISTRY_PAGE_MAX,
@@ -51,6 +52,7 @@ from .balancing import SESSION_TIMER, EdgeBalancing
 from .config import REPLIES_JOINED_MAX, EdgeConfig
 from .detector import Detector
 from .edge_context import EdgeContext
+from .edge_insights import EdgeInsights
 from .edge_markers import EdgeMarkers
 from .machine import (
     Action,
@@ -97,6 +99,7 @@ class EdgeAgent:
         self._context = EdgeContext(config)
         policy = policy_named(balancing.policy, balancing.seed)
         self.detector = Detector(config.edge, balancing, config.capacity, policy)
+        self._insights = EdgeInsights(self._context, self.detector)
         self.peers = PieTable(config.edge, config.cluster)
         self._pie = PiePublisher()
         self._markers = EdgeMarkers(self._context)
@@ -182,6 +185,7 @@ class EdgeAgent:
     def _sampled(self, event: EdgeSampled) -> None:
         if self._context.stopping:
             return
+        self._insights.apply()
         judgement = self.detector.sampled(event, self._markers.migrating)
         for decision in judgement.decisions:
             self._context.decide(decision)
@@ -251,6 +255,8 @@ class EdgeAgent:
                 self.peers.heard(message, self._context.now)
             case PatternPaths():
                 self.detector.learn_paths(message.paths)
+            case EdgeInsight():
+                self._insights.told(message)
             case LoadRequest():
                 self.balancing.load_requested(message, reply_to)
             case SessionNotice():
@@ -414,6 +420,7 @@ class EdgeAgent:
             assert queue == output_queue(*key_of(subscription)), queue
         assert self._marker_wanted.keys() <= self._declaring.keys(), "a marker for a queue that nobody declares"
         self.detector.validate(self._outputs)
+        self._insights.validate()
         self.peers.validate()
         self._markers.validate()
         self.balancing.validate()

@@ -15,6 +15,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `drains` | edges emptied for maintenance |
 | `places` | subscriptions on two edges, and what waits on an edge that was away |
 | `load_parts` | load, publishers, other clusters |
+| `insights` | what analytics has learned, in placements and for edges |
 | `operations` | what operators ask: states, reasons, plans; pausing |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
@@ -43,6 +44,7 @@ from .dispatch import Dispatch
 from .drains import Drains
 from .edges import Edges
 from .guests import Guests
+from .insights import Insights
 from .load_parts import LoadParts
 from .machine import (
     Action,
@@ -80,18 +82,22 @@ class HeadAgent:
         self._preparations = Preparations(context, self._edges, self._removals, self._neighbours)
         self._migrations = Migrations(context, self._preparations, self._removals)
         self._guests = Guests(context, self._edges, self._neighbours)
+        self._insights = Insights(context)
         self._allocations = Allocations(
-            context, self._edges, self._removals, self._neighbours, self._migrations, self._guests
+            context, self._edges, self._removals, self._neighbours, self._migrations, self._guests, self._insights
         )
         self._sessions = Sessions(context, self._edges, self._migrations)
-        self._drains = Drains(context, self._edges, self._migrations, self._allocations)
+        self._drains = Drains(context, self._edges, self._migrations, self._allocations, self._insights)
         self._places = Places(context, self._removals, self._migrations, self._allocations)
         self._load = LoadParts(
             context, self._neighbours, self._preparations, self._removals, self._migrations, self._sessions
         )
         self._migrations.use_remote(self._load.steps)
         self._sessions.use_remote(self._load.candidates)
-        self._operations = Operations(context, self._edges, self._neighbours, self._sessions, self._load)
+        self._insights.wild_patterns = lambda: self._load.paths.wild_patterns
+        self._operations = Operations(
+            context, self._edges, self._neighbours, self._sessions, self._load, self._insights
+        )
         self.ignored = 0
         """Messages of kinds that are not for a head."""
         self._register()
@@ -119,6 +125,7 @@ class HeadAgent:
             part.register(dispatch)
         self._load.register(dispatch)
         self._operations.register(dispatch)
+        self._insights.register(dispatch)
 
     @property
     def story(self) -> deque[Decision]:

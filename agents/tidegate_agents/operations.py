@@ -45,6 +45,7 @@ from tidegate_protocol.operations import Role as ToldRole
 from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
+from .insights import Insights
 from .load_parts import LoadParts
 from .machine import AlarmsSeen, Decision, ReplyAddress
 from .neighbours import Neighbours
@@ -97,13 +98,20 @@ class Operations:
     """What operators ask of one head."""
 
     def __init__(
-        self, context: HeadContext, edges: Edges, neighbours: Neighbours, sessions: Sessions, load: LoadParts
+        self,
+        context: HeadContext,
+        edges: Edges,
+        neighbours: Neighbours,
+        sessions: Sessions,
+        load: LoadParts,
+        insights: Insights,
     ) -> None:
         self._context = context
         self._edges = edges
         self._neighbours = neighbours
         self._sessions = sessions
         self._load = load
+        self._insights = insights
         self._questions: dict[str, _Question] = {}
         self._last = 0
 
@@ -211,6 +219,7 @@ class Operations:
                 sessions=self._session_states(),
                 culprits=self._culprits(answers),
                 missing=tuple(question.missing),
+                insight=self._insights.state(),
             )
             context.reply(reply_to, reply)
 
@@ -341,6 +350,7 @@ class Operations:
             sessions=sessions,
             culprits=self._culprits(answers),
             missing=tuple(question.missing),
+            insight=self._insights.state(),
         )
         context.reply(reply_to, reply)
 

@@ -136,6 +136,7 @@ def trigger_numbers(detector: Detector, trigger: Trigger) -> dict[str, float]:
     finding = next((f for f in detector.assessment.overloads if f.metric is trigger.metric), None)
     rule = detector.rule
     numbers = {"session_s": rule.session_s, "margin": rule.margin, "period_s": rule.period_s}
+    numbers |= detector.hint_numbers([finding.subscription] if finding is not None else ())
     used = utilizations(detector.broker)[Metric.UPLINK]
     if used is not None:
         numbers["uplink"] = used

@@ -3,7 +3,9 @@
 In this order (seed 000 §IV.A):
 
 1. subscribers of one topic pattern go to one edge, so that a message crosses one link only;
-2. patterns known to be positively correlated go to different edges, because their bursts come together;
+2. patterns known to be positively correlated go to different edges, because their bursts come together. What is known
+   of that may be wrong, so that it yields to rule 3: it never leads to an edge that would not stay low while there is
+   one that would. Where no edge is free of them, what is correlated counts twice, as if it had burst already;
 3. an edge on which every metric stays below its low threshold goes before one on which some metric would not;
 4. the edge with the most link capacity left wins; near-ties go to the faster one, then to the first by name.
 
@@ -52,6 +54,8 @@ class PlacementReason(StrEnum):
 
     ONLY_EDGE = "only-edge"
     SAME_PATTERN = "same-pattern"
+    APART_FROM_CORRELATED = "apart-from-correlated"
+    """Without what is known of correlations another edge would have been chosen."""
     MOST_CAPACITY_LEFT = "most-capacity-left"
     NEAR_TIE_FASTER = "near-tie-faster"
     FEWEST_SUBSCRIPTIONS = "fewest-subscriptions"
@@ -116,48 +120,92 @@ def place(
     if same:
         rejected |= {v.name: "another edge has this pattern already" for v in candidates if v not in same}
         candidates = same
-    else:
-        candidates = _apart_from_correlated(pattern, candidates, correlated, rejected)
-
-    known = bool(expected)
-    sized = any(view.capacity.uplink_bytes_per_s is not None for view in candidates)
-    if not sized:
-        chosen = min(candidates, key=lambda v: (v.subscriptions, -(v.capacity.matching_per_s or 0.0), v.name))
-        rejected |= {v.name: f"{v.subscriptions} subscriptions" for v in candidates if v is not chosen}
-        numbers = {f"subscriptions.{v.name}": float(v.subscriptions) for v in candidates}
-        reason = PlacementReason.FEWEST_SUBSCRIPTIONS
-    else:
-        largest = _largest_uplink(candidates)
-        scores = [_score(pattern, view, subscribers, expected, candidates) for view in candidates]
-        best, reason = _choose(scores, NEAR_TIE_SHARE * largest if known else 0.0)
-        chosen = best.view
-        rejected |= {s.view.name: _why_not(s, best) for s in scores if s is not best}
-        numbers = {f"left_bytes_per_s.{s.view.name}": s.left for s in scores}
-        numbers |= {f"utilization.{s.view.name}": s.worst for s in scores if known}
+    choice = _choose_among(pattern, candidates, subscribers, expected)
+    reason = choice.reason
+    partners = correlated.get(pattern, frozenset())
+    if partners and not same:
+        apart = _apart(pattern, candidates, subscribers, expected, partners, choice)
+        if apart is not None:
+            reason = apart.reason if apart.edge == choice.edge else PlacementReason.APART_FROM_CORRELATED
+            rejected |= _clashing(candidates, partners, apart)
+            choice = apart
+    rejected |= choice.rejected
     if same:
         reason = PlacementReason.SAME_PATTERN
     elif len(candidates) == 1 and not rejected:
         reason = PlacementReason.ONLY_EDGE
     shortened = dict(sorted(rejected.items())[:REJECTED_MAX])
-    return Placement(chosen.name, Decision("placement", pattern, f"{reason}: {chosen.name}", numbers, shortened))
+    decision = Decision("placement", pattern, f"{reason}: {choice.edge}", choice.numbers, shortened)
+    return Placement(choice.edge, decision)
 
 
-def _apart_from_correlated(
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The best of some edges by rules 3 and 4."""
+
+    edge: str
+    reason: PlacementReason
+    numbers: Mapping[str, float]
+    rejected: Mapping[str, str]
+    stays_low: bool
+
+
+def _choose_among(
     pattern: str,
     candidates: list[EdgeView],
-    correlated: Mapping[str, AbstractSet[str]],
-    rejected: dict[str, str],
-) -> list[EdgeView]:
-    """Leave out edges that hold a correlated pattern, unless that leaves none."""
-    with_pattern = correlated.get(pattern, frozenset())
-    if not with_pattern:
-        return candidates
-    clashes = {view.name: sorted(with_pattern & view.patterns.keys()) for view in candidates}
-    apart = [view for view in candidates if not clashes[view.name]]
-    if not apart:
-        return candidates
-    rejected |= {name: f"holds {found[0]}, which is correlated" for name, found in clashes.items() if found}
-    return apart
+    subscribers: int,
+    expected: Mapping[str, ExpectedLoad],
+    *,
+    free: list[EdgeView] | None = None,
+    twice: AbstractSet[str] = frozenset(),
+) -> _Choice:
+    """The best edge, of those that are `free` if that is given; the load of patterns in `twice` counts twice.
+
+    What stands in for an unknown uplink is the same whoever is free, so that choices can be compared.
+    """
+    among = candidates if free is None else free
+    if not any(view.capacity.uplink_bytes_per_s is not None for view in candidates):
+        chosen = min(among, key=lambda v: (v.subscriptions, -(v.capacity.matching_per_s or 0.0), v.name))
+        rejected = {v.name: f"{v.subscriptions} subscriptions" for v in among if v is not chosen}
+        numbers = {f"subscriptions.{v.name}": float(v.subscriptions) for v in among}
+        return _Choice(chosen.name, PlacementReason.FEWEST_SUBSCRIPTIONS, numbers, rejected, True)
+    known = bool(expected)
+    largest = _largest_uplink(candidates)
+    scores = [_score(pattern, view, subscribers, expected, candidates, twice) for view in among]
+    best, reason = _choose(scores, NEAR_TIE_SHARE * largest if known else 0.0)
+    rejected = {s.view.name: _why_not(s, best) for s in scores if s is not best}
+    numbers = {f"left_bytes_per_s.{s.view.name}": s.left for s in scores}
+    numbers |= {f"utilization.{s.view.name}": s.worst for s in scores if known}
+    numbers |= {f"correlated_bytes_per_s.{v.name}": _held_of(twice, v, expected) for v in among if twice}
+    return _Choice(best.view.name, reason, numbers, rejected, best.worst <= LOW_UTILIZATION)
+
+
+def _apart(
+    pattern: str,
+    candidates: list[EdgeView],
+    subscribers: int,
+    expected: Mapping[str, ExpectedLoad],
+    partners: AbstractSet[str],
+    plain: _Choice,
+) -> _Choice | None:
+    """The best of the edges that hold nothing correlated or, where there is none that stays low, of all of them with
+    what is correlated counted twice. None where nobody holds any of it. `plain` is the choice without all that.
+    """
+    free = [view for view in candidates if not partners & view.patterns.keys()]
+    if len(free) == len(candidates):
+        return None
+    if free:
+        chosen = _choose_among(pattern, candidates, subscribers, expected, free=free)
+        if chosen.stays_low or not plain.stays_low:
+            return chosen
+    return _choose_among(pattern, candidates, subscribers, expected, twice=partners)
+
+
+def _clashing(candidates: list[EdgeView], partners: AbstractSet[str], choice: _Choice) -> dict[str, str]:
+    """Which edges were left out because they hold something correlated."""
+    left_out = [view for view in candidates if view.name != choice.edge and view.name not in choice.rejected]
+    held = {view.name: sorted(partners & view.patterns.keys()) for view in left_out}
+    return {name: f"holds {found[0]}, which is correlated" for name, found in held.items()}
 
 
 def _score(
@@ -166,12 +214,14 @@ def _score(
     subscribers: int,
     expected: Mapping[str, ExpectedLoad],
     candidates: list[EdgeView],
+    twice: AbstractSet[str],
 ) -> _Score:
     uplink = view.capacity.uplink_bytes_per_s or _smallest_uplink(candidates)
     if not expected:
         return _Score(view, uplink / (view.subscriptions + subscribers), 0.0)
     offered = _offered(view.patterns, view.subscriptions, expected)
     left = uplink - offered.up
+    left -= _held_of(twice, view, expected)
     downlink = view.capacity.downlink_bytes_per_s
     if downlink is not None:
         left = min(left, downlink - offered.down)
@@ -184,6 +234,12 @@ def _score(
     if view.capacity.matching_per_s is not None:
         worst = max(worst, then.messages / view.capacity.matching_per_s)
     return _Score(view, left, worst)
+
+
+def _held_of(patterns: AbstractSet[str], view: EdgeView, expected: Mapping[str, ExpectedLoad]) -> float:
+    """What the subscriptions of an edge to these patterns ask of its uplink, as far as it is known."""
+    known = sorted(patterns & view.patterns.keys() & expected.keys())
+    return sum(expected[name].bytes_per_s * view.patterns[name] for name in known)
 
 
 @dataclass(frozen=True, slots=True)

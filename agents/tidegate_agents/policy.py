@@ -64,6 +64,10 @@ class QueueLoad:
     """How many may wait; None where the deadline is infeasible."""
     noise: float = 0.0
     """What is allowed on top of the threshold because what is in flight varies."""
+    forecast_per_s: float = 0.0
+    """The λ of a forecast that lowered the threshold; 0 where none did."""
+    threshold_measured: float | None = None
+    """What the threshold would be without it."""
     local: bool = False
     remote: bool = False
     """Where its pattern is published: in this cluster, in others."""

@@ -4,6 +4,7 @@
     ├── SparkMissing        PySpark or Java is not there, or can't be used      .what
     ├── InvalidOption       the caller's mistake                                .option .problem .remedy
     ├── LakeMissing         there is no lake in that directory                  .path
+    ├── TablesMissing       there are no tables in that directory               .path
     ├── LakeMismatch        a lake and the checkpoint of its query disagree     .path .problem
     └── QueryFailed         Spark could not do it                               .problem
 
@@ -42,6 +43,17 @@ class LakeMissing(AnalyticsError):
         self.path = path
         super().__init__(
             f"there is no lake in {path}: make one with `tidegate analytics run lake --url … --out {path}`"
+        )
+
+
+class TablesMissing(AnalyticsError):
+    """No job has written there what an insight is made of."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"there is no table correlation, forecast or service in {path}: make them with `tidegate analytics run "
+            f"correlation` and `tidegate analytics run rates`, with --out {path}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from . import balancing, operations, reports
+from . import balancing, insight, operations, reports
 from .errors import InvalidValue, MalformedMessage
 from .operations import EdgeStatus as EdgeStatus
 from .operations import NeighbourStatus as NeighbourStatus
@@ -375,7 +375,10 @@ ControlMessage = Annotated[
     | operations.RehearseRequest
     | operations.RehearseReply
     | reports.SubscriberReport
-    | reports.ReportTaken,
+    | reports.ReportTaken
+    | insight.Insight
+    | insight.InsightTaken
+    | insight.EdgeInsight,
     Field(discriminator="kind"),
 ]
 
@@ -395,6 +398,7 @@ CLIENT_KINDS: Final = frozenset(
         "explain-request",
         "plan-request",
         "pause-request",
+        "insight",
     }
 )
 """The kinds a client may send to `HOM_KEY`. Any other kind arriving there is dropped as malformed."""

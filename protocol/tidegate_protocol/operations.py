@@ -21,6 +21,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from .balancing import BrokerLoad, Candidate, Id, MetricReport, Micros, PlannedMove
+from .insight import InsightState
 from .parts import Capacity, LoadState, Message, Name, Part, Text
 
 QUEUES_TOLD_MAX: Final = 20
@@ -183,6 +184,8 @@ class OverviewReply(Message):
     culprits: Annotated[tuple[Culprit, ...], Field(max_length=CULPRITS_TOLD_MAX)] = ()
     missing: tuple[Name, ...] = ()
     """Edges that did not answer."""
+    insight: InsightState | None = None
+    """The one in force."""
 
 
 # Explaining.
@@ -223,6 +226,7 @@ class ExplainReply(Message):
     sessions: Annotated[tuple[SessionState, ...], Field(max_length=SESSIONS_TOLD_MAX)] = ()
     culprits: Annotated[tuple[Culprit, ...], Field(max_length=CULPRITS_TOLD_MAX)] = ()
     missing: tuple[Name, ...] = ()
+    insight: InsightState | None = None
 
 
 # Planning.

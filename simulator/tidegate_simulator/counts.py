@@ -1,14 +1,16 @@
 """Counts what happens in a run: messages, sessions, migrations, control messages.
 
 A session counts when a head offers its source candidates, a migration when a client is ordered to move, a move when
-it reports that it has. Repetitions of the same message count once.
+it reports that it has. Repetitions of the same message count once. A placement is advised if an insight had a bearing
+on it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from tidegate_agents.machine import Action, Event, MessageReceived, Reply, ReplyReceived, SendClient
+from tidegate_agents.insights import is_advised
+from tidegate_agents.machine import Action, Decision, Event, MessageReceived, Reply, ReplyReceived, SendClient
 from tidegate_protocol.balancing import (
     BalanceCandidates,
     CollectOrder,
@@ -43,6 +45,12 @@ class Counts(Observer):
         self._counts["deliveries"] += 1
         self._counts["late"] += late
         self._counts["collected"] += collected
+
+    def decided(self, broker: str, decision: Decision, now: float) -> None:
+        if decision.kind in ("insight-taken", "insight-refused"):
+            self._counts[decision.kind.replace("-", "s_")] += 1
+        elif decision.kind == "placement" and is_advised(decision):
+            self._counts["advised_placements"] += 1
 
     def control_sent(self, sender: str, receiver: str, kind: str, now: float) -> None:
         self._counts["control_messages"] += 1

@@ -1,7 +1,8 @@
 """What goes wrong in a run, and when: the faults of a scenario brought about, and ended.
 
 Each kind of fault is one pair of steps, its beginning and its end. Decides nothing about what brokers and clients make
-of it. The operator, who drains edges, is here too: asking again until he is answered is all he does.
+of it. The operator, who drains edges and publishes insights, is here too: asking again until he is answered that an
+edge is drained is all he does; an insight that gets lost is lost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from tidegate_agents.machine import ReplyAddress
 from tidegate_protocol.balancing import DrainReply, DrainRequest
 from tidegate_protocol.messages import ControlMessage
 
-from .scenario import Fault, FaultKind
+from .insights import insight_message
+from .scenario import Fault, FaultKind, InsightSpec
 
 if TYPE_CHECKING:
     from .world import World
@@ -39,6 +41,14 @@ class Faults:
             self._world.kernel.at(fault.at_s, self._begin, fault)
             if fault.until_s is not None and fault.kind not in (FaultKind.CLOCK, FaultKind.PUBLISHER_CUT):
                 self._world.kernel.at(fault.until_s, self._end, fault)
+
+        for number, insight in enumerate(self._world.scenario.insights):
+            self._world.kernel.at(insight.at_s, self._publish, (number, insight))
+
+    def _publish(self, argument: tuple[int, InsightSpec]) -> None:
+        number, spec = argument
+        message = insight_message(spec, self._world.head_config(spec.head, 0).cluster)
+        self._world.network.request(OPERATOR, spec.head, message, f"insight {number}")
 
     def _begin(self, fault: Fault) -> None:
         world, name = self._world, fault.target

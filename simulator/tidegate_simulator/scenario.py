@@ -128,6 +128,52 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class PairSpec:
+    """Two topics that an insight says rise together."""
+
+    topic_a: str
+    topic_b: str
+    coefficient: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastSpec:
+    """The rate that an insight says a topic will have."""
+
+    topic: str
+    level_per_s: float
+    trend_per_s: float = 0.0
+    error_per_s: float = 0.0
+    horizon_s: float = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkSpec:
+    """What an insight says the uplink of an edge carries."""
+
+    edge: str
+    uplink_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InsightSpec:
+    """An insight that an operator publishes to `head` at `at_s`, right or wrong."""
+
+    at_s: float
+    head: str
+    pairs: tuple[PairSpec, ...] = ()
+    forecasts: tuple[ForecastSpec, ...] = ()
+    uplinks: tuple[UplinkSpec, ...] = ()
+    made_at_s: float = 0.0
+    """By the clock of whoever made it."""
+    age_s: float = 0.0
+    valid_for_s: float = 3_600.0
+    cluster: str | None = None
+    """None: that of the head."""
+    withdraws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ControlSpec:
     """How control messages travel. `instant` is the assumption of seed 000: no time, for attaching neither."""
 
@@ -152,5 +198,6 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     control: ControlSpec = field(default_factory=ControlSpec)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
+    insights: tuple[InsightSpec, ...] = ()
     settle_s: float = 30.0
     """After `duration_s` publishers stop and faults are over; so much longer it runs until all is at rest."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Final
+
+from pydantic import ValidationError
 
 from tidegate_agents.policies import policy_named
 from tidegate_protocol.errors import InvalidValue
@@ -18,7 +21,8 @@ from tidegate_protocol.ids import check_name
 from tidegate_protocol.topics import check_pattern, check_topic
 
 from .errors import ScenarioError
-from .scenario import EdgeSpec, Fault, FaultKind, HeadSpec, PublisherSpec, Scenario, SubscriberSpec
+from .insights import insight_message
+from .scenario import EdgeSpec, Fault, FaultKind, HeadSpec, InsightSpec, PublisherSpec, Scenario, SubscriberSpec
 
 EVERYBODY: Final = "*"
 """Whom a control fault hits that hits all of them."""
@@ -32,21 +36,26 @@ _MAY_BE_ZERO: Final = frozenset(
         "client_delay_s",
         "delay_s",
         "drift",
+        "error_per_s",
         "duplication",
         "factor",
         "head_delay_s",
         "jitter_s",
         "joins_s",
+        "level_per_s",
         "loss",
+        "made_at_s",
         "neighbour_delay_s",
+        "age_s",
         "at_s",
         "attach_round_trips",
         "delay_max_s",
         "settle_s",
         "starts_s",
+        "trend_per_s",
     }
 )
-_MAY_BE_NEGATIVE: Final = frozenset({"amount", "drift"})
+_MAY_BE_NEGATIVE: Final = frozenset({"amount", "drift", "trend_per_s"})
 
 
 def check(scenario: Scenario) -> None:
@@ -94,6 +103,8 @@ def problems(scenario: Scenario) -> Iterator[str]:
     )
     for fault in scenario.faults:
         yield from _fault(fault, targets, scenario, heads)
+    for insight in scenario.insights:
+        yield from _insight(insight, heads.keys(), scenario.duration_s)
     try:
         policy_named(scenario.balancing.policy)
     except ValueError as error:
@@ -190,6 +201,23 @@ def _fault(
     for name in ("loss", "duplication"):
         if getattr(fault, name) > 1.0:
             yield f"{what}: {name} is a probability, and {getattr(fault, name):g} is above 1"
+
+
+def _insight(insight: InsightSpec, heads: AbstractSet[str], duration_s: float) -> Iterator[str]:
+    what = f"insight at {insight.at_s:g} s"
+    parts = (insight, *insight.pairs, *insight.forecasts, *insight.uplinks)
+    wrong = [problem for part in parts for problem in _numbers(what, part)]
+    yield from wrong
+    if insight.head not in heads:
+        yield f"{what} is for head {insight.head}, which is not there"
+    if insight.at_s > duration_s:
+        yield f"{what} comes after duration_s = {duration_s:g}"
+    if not wrong:
+        try:
+            insight_message(insight, insight.cluster or insight.head)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            yield f"{what}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 _TARGETS: Final[Mapping[FaultKind, str]] = MappingProxyType(

@@ -30,6 +30,7 @@ from .scenario import (
     Scenario,
     SubscriberSpec,
 )
+from .swarm_insights import random_insights
 
 T = TypeVar("T")
 
@@ -115,6 +116,7 @@ def random_scenario(seed: int) -> Scenario:
         faults=_faults(random, plan, heads, edges, publishers, subscribers),
         control=control,
         balancing=_balancing(random, seed, plan),
+        insights=random_insights(seed, heads, edges, publishers, duration_s),
         settle_s=SETTLE_S,
     )
 

@@ -33,5 +33,6 @@ def test_nothing_goes_wrong(first: int) -> None:
 
 def test_the_rare_things_happen_too() -> None:
     totals = combined_counts([result for first in STARTS for result in chunk(first)])
-    for name in ("collected", "publisher_moves", "throttled", "late"):
+    rare = ("collected", "publisher_moves", "throttled", "late", "insights_taken", "insights_refused")
+    for name in (*rare, "advised_placements"):
         assert totals.get(name, 0) > 0, f"no {name} in seeds 1 to {SCHEDULES}"

@@ -14,6 +14,7 @@ from tidegate_analytics.errors import InvalidOption
 from tidegate_analytics.session import DEFAULT_MASTER, start
 
 from ..console import URL_VARIABLE, err, json_option, out, print_json
+from .analytics_publish import command as publish_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,9 @@ _DAY: Final = click.DateTime(["%Y-%m-%d"])
 @click.group("analytics")
 def command() -> None:
     """Run Spark over telemetry: a lake of Parquet, and tables worked out from it (docs/analytics.md)."""
+
+
+command.add_command(publish_command)
 
 
 @command.command("run")

@@ -133,6 +133,18 @@ command.add_command(scale_command)
     help="How many publishers and how many subscribers are those of the SDK, one topic after another (rabbitmq). The "
     "others are lean clients, which cost a fraction; all of them need a lower scale.",
 )
+@click.option(
+    "--correlated-burst",
+    is_flag=True,
+    help="Instead of every other topic, four of about the same size burst: apart they fit, together they overrun an "
+    "edge.",
+)
+@click.option(
+    "--insight",
+    is_flag=True,
+    help="Tell the head beforehand which topics burst together, as analytics would have learned (`tidegate analytics "
+    "publish`).",
+)
 @click.option("--persistent", is_flag=True, help="Publish messages that outlive a restart of RabbitMQ (rabbitmq).")
 @json_option
 @_out_option
@@ -148,6 +160,8 @@ def ews_burst(
     burst_at: float,
     scale: float | None,
     sdk: str,
+    correlated_burst: bool,
+    insight: bool,
     persistent: bool,
     as_json: bool,
     folder: Path | None,
@@ -173,6 +187,8 @@ def ews_burst(
             duration_s=duration,
             burst_at_s=burst_at,
             scale=scale or _SCALES[backend],
+            correlated=correlated_burst,
+            insight=insight,
         )
     _prepare(folder)
     with progress(quiet=as_json) as report:

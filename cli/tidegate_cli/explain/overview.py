@@ -13,6 +13,7 @@ from tidegate_protocol.balancing import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
 
+from .insights import insight_words
 from .subjects import culprit_words
 from .words import because, listed, messages, percent, seconds, sentence, subscription, when
 
@@ -148,6 +149,7 @@ def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
             said.append(f"on {state.broker} deadlines can't be met by any broker behind these links: {who}")
         if state.alarms:
             said.append(f"RabbitMQ of {state.broker} has an alarm: {listed(state.alarms)}")
+    said += insight_words(reply.insight)
     if reply.missing:
         said.append(f"no answer from {listed(reply.missing)}")
     if reply.paused:

@@ -17,6 +17,7 @@ from rich.text import Text
 from tidegate_protocol.operations import ExplainReply, Told
 
 from .facts import DRAIN_PREFIX, Course, Moved, Utilization
+from .insights import forecast_words
 from .words import (
     amount,
     because,
@@ -83,6 +84,12 @@ LABELS: Final = {
     "registry-read": "its subscriptions were read anew",
     "rabbitmq-alarm": "its RabbitMQ has an alarm",
     "rabbitmq-alarm-over": "the alarm of its RabbitMQ is over",
+    "insight-taken": "takes an insight",
+    "insight-refused": "refuses an insight",
+    "insight-expired": "its insight has expired",
+    "insight-withdrawn": "its insight was taken back",
+    "insight-told": "is told of an insight",
+    "insight-over": "its insight is over",
     "paused": "balancing switched off",
     "resumed": "balancing switched on",
 }
@@ -165,7 +172,7 @@ def _numbers(course: Course) -> list[str]:
         text += f", with the uplink of {course.source} used to {percent(uplink)}"
     if session_s is not None and waiting.enqueue_per_s > GROWS * waiting.drain_per_s:
         text += f"; moving somebody takes about {seconds(session_s)}, and the queue would have grown meanwhile"
-    return [*said, text]
+    return [*said, text, *forecast_words(requested, waiting.queue)]
 
 
 def _asked(course: Course) -> str:

@@ -22,6 +22,7 @@ from tidegate_protocol.operations import (
 
 from . import session as sessions
 from .facts import moves_in
+from .insights import insight_words
 from .words import (
     amount,
     because,
@@ -68,6 +69,7 @@ def paragraph(reply: ExplainReply, now: datetime | None = None) -> str:
             said = _publisher(reply, now)
         case Explained.CLUSTER:
             said = _cluster(reply, now)
+    said += insight_words(reply.insight)
     if reply.paused:
         said.append("an operator has paused balancing: no session begins until `tidegate resume`")
     if reply.missing:
@@ -229,6 +231,7 @@ def _place(queue: QueueState, decisions: tuple[Told, ...], now: datetime | None)
 
 _PLACED: Final = {
     "same-pattern": "because others with that pattern are there",
+    "apart-from-correlated": "because topics that rise together with it, by an insight, are on others",
     "most-capacity-left": "because it had the most capacity left",
     "near-tie-faster": "because it had about the most capacity left, and is the fastest of those",
     "fewest-subscriptions": "because it had the fewest subscriptions, capacities being unknown",

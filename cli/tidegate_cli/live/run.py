@@ -17,11 +17,14 @@ from typing import Any, Final
 
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.embedded.nodes import ChildNode
+from tidegate_protocol.insight import InsightTaken
 from tidegate_simulator.experiments.ews import HEAD, EwsOptions, scenario
 from tidegate_simulator.experiments.result import sum_up
 from tidegate_simulator.experiments.run import EwsRun
+from tidegate_simulator.insights import insight_message
 from tidegate_simulator.scenario import Scenario
 
+from ..ask import Asking
 from .brokers_said import Listener, decisions
 from .course import Course, recorded
 from .journal import read_deliveries, read_publications
@@ -79,6 +82,7 @@ async def run_live(
             for task in _tasks(options, wanted, cluster, folder, persistent, sdk)
         ]
         pids = _pids(cluster, workers)
+        await _publish_insights(wanted, cluster.url(CLUSTER))
         listener = Listener({name: info.http_url for name, info in cluster.brokers.items()})
         await listener.look()
         began_us = time.time_ns() // 1000 + round(LEAD_S * 1e6)
@@ -108,6 +112,14 @@ async def run_live(
     wire_share = sent / expected if expected else 0.0
     run = _summed_up(options, course, told, machine, wire_share, time.perf_counter() - began)
     return LiveRun(run, course)
+
+
+async def _publish_insights(wanted: Scenario, url: str) -> None:
+    """What the head is to know before anybody registers."""
+    if wanted.insights:
+        async with Asking(url) as head:
+            for spec in wanted.insights:
+                await head.ask(insight_message(spec, CLUSTER), InsightTaken)
 
 
 def _tasks(

@@ -14,6 +14,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
 from math import isfinite
 from types import MappingProxyType
 from typing import Final
@@ -22,7 +24,17 @@ from tidegate_agents.config import BalancingConfig
 from tidegate_agents.policies import policy_named
 from tidegate_agents.threshold import ThresholdKind
 
-from ..scenario import ControlSpec, EdgeSpec, HeadSpec, PublisherSpec, RateChange, Scenario, SubscriberSpec
+from ..scenario import (
+    ControlSpec,
+    EdgeSpec,
+    HeadSpec,
+    InsightSpec,
+    PairSpec,
+    PublisherSpec,
+    RateChange,
+    Scenario,
+    SubscriberSpec,
+)
 
 NAME: Final = "ews-burst"
 HEAD: Final = "bh"
@@ -84,6 +96,10 @@ case, as seed 000 §V says, balancing is not useful.
 """
 RANDOM_TOPIC_LOAD_MAX: Final = 0.4
 """The share of the widest uplink that one topic asks for before the burst; 0.28 in Table VI."""
+CORRELATED_LOAD: Final = 0.15
+"""The share of an average uplink that a topic asks for that bursts together with others, about: before the burst edges
+are used to 0.55 to 0.70, so that one that triples has room, and two seldom have.
+"""
 DRAWS_MAX: Final = 1_000_000
 """About one draw in 6,000 has a load in that range."""
 
@@ -152,6 +168,10 @@ class EwsOptions:
     burst_at_s: float = BURST_S
     scale: float = 1.0
     """Rates and bandwidths together times this: nearly the same course with fewer messages."""
+    correlated: bool = False
+    """Whether it is a few topics of a size that burst, and not every other one: see `bursting`."""
+    insight: bool = False
+    """Whether the head is told, before anybody registers, which topics will burst together."""
 
     def __post_init__(self) -> None:
         policy_named(self.policy)
@@ -197,6 +217,7 @@ def topics_of(options: EwsOptions) -> tuple[TopicSpec, ...]:
     return random_topics(options.seed) if options.random else TABLE
 
 
+@lru_cache(maxsize=64)
 def random_topics(seed: int) -> tuple[TopicSpec, ...]:
     """Fifteen topics from the paper's ranges that the cluster can carry before the burst."""
     generator = random.Random(f"{NAME} topics {seed}")
@@ -220,6 +241,24 @@ def _drawn(number: int, generator: random.Random) -> TopicSpec:
     else:
         deadline_s = float(generator.randint(*WIDE_DEADLINES_S))
     return TopicSpec(number, publishers, subscribers, deadline_s, message_bytes)
+
+
+def bursting(options: EwsOptions) -> tuple[int, ...]:
+    """The topics that burst: every other one or, correlated, as many of about the same size as there are edges, so that
+    each could have one of them.
+    """
+    topics = topics_of(options)
+    if not options.correlated:
+        return tuple(topic.number for topic in topics if topic.bursts)
+    wanted = CORRELATED_LOAD * sum(uplink_bytes_per_s(edge) for edge in EDGES) / len(EDGES)
+    by_size = sorted(topics, key=lambda topic: (abs(topic.bytes_per_s - wanted), topic.number))
+    return tuple(sorted(topic.number for topic in by_size[: len(EDGES)]))
+
+
+def insight(options: EwsOptions) -> InsightSpec:
+    """What analytics would have learned from bursts before: which topics rise together."""
+    names = [topic_name(number) for number in bursting(options)]
+    return InsightSpec(0.0, HEAD, pairs=tuple(PairSpec(one, other) for one, other in combinations(names, 2)))
 
 
 def scenario(options: EwsOptions) -> Scenario:
@@ -252,6 +291,7 @@ def scenario(options: EwsOptions) -> Scenario:
         ),
         control=ControlSpec(instant=options.instant),
         balancing=_balancing(options),
+        insights=(insight(options),) if options.insight else (),
         settle_s=SETTLE_S * options.burst_factor,
     )
 
@@ -295,9 +335,10 @@ def _edge(name: str, scale: float) -> EdgeSpec:
 
 def _publishers(topics: tuple[TopicSpec, ...], options: EwsOptions) -> tuple[PublisherSpec, ...]:
     rate = MESSAGES_PER_S * options.scale
+    together = bursting(options)
     made: list[PublisherSpec] = []
     for topic in topics:
-        changes = (RateChange(options.burst_at_s, options.burst_factor),) if topic.bursts else ()
+        changes = (RateChange(options.burst_at_s, options.burst_factor),) if topic.number in together else ()
         for index in range(1, topic.publishers + 1):
             # Steps of the golden ratio spread any number of phases evenly over one interval.
             phase = (len(made) * 0.6180339887) % 1.0

@@ -78,6 +78,9 @@ class EwsResult:
     trace_hash: str
     wall_s: float
     burst_at_s: float = BURST_S
+    correlated_burst: bool = False
+    insight: bool = False
+    """Whether a few topics of a size burst together, and whether the head was told that they would."""
     backend: str = "sim"
     valid: bool = True
     """Whether the numbers are those of the system. On a real machine the load generator or the machine itself may be
@@ -145,6 +148,8 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
         trace_hash=trace_hash,
         wall_s=round(wall_s, 2),
         burst_at_s=options.burst_at_s,
+        correlated_burst=options.correlated,
+        insight=options.insight,
     )
 
 

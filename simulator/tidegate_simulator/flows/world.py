@@ -2,10 +2,10 @@
 
 What happens to control messages, timers and orders is the same as among messages; only what flows is a rate.
 
-What is left out: faults, and lost or doubled control messages; publishers that move or are throttled; subscribers that
-leave or are slow; delays in downlinks, matching and heads; that the copies which both queues of a migration deliver
-are one message. An edge at which nothing changes is not sampled every period: `sampling` says when, and why that makes
-no difference; a test compares runs with and without it.
+What is left out: faults, insights, and lost or doubled control messages; publishers that move or are throttled;
+subscribers that leave or are slow; delays in downlinks, matching and heads; that the copies which both queues of a
+migration deliver are one message. An edge at which nothing changes is not sampled every period: `sampling` says when,
+and why that makes no difference; a test compares runs with and without it.
 """
 
 from __future__ import annotations
@@ -222,6 +222,8 @@ def check(scenario: Scenario) -> None:
     """Raise `ScenarioError` for what rate mode does not simulate."""
     if scenario.faults:
         raise ScenarioError("faults", "are not simulated in rate mode", "run the scenario with messages")
+    if scenario.insights:
+        raise ScenarioError("insights", "are not simulated in rate mode", "run the scenario with messages")
     for spec in scenario.subscribers:
         if spec.takes_per_s is not None or spec.leaves_s is not None:
             problem = f"has {spec.name}, which is slow or leaves: not simulated in rate mode"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.telemetry_maker import (
+    CLUSTER,
     HEAD,
     Floats,
     header,
@@ -23,8 +26,10 @@ from tests.support.telemetry_maker import (
 from tidegate_analytics import jobs
 from tidegate_analytics.correlation import correlation
 from tidegate_analytics.forecast import forecast
+from tidegate_analytics.insight import TABLES, compose, read_tables
 from tidegate_analytics.judging import judged, records_of
 from tidegate_analytics.rates import coverage, moments, rates
+from tidegate_analytics.runner import write_tables
 from tidegate_analytics.service import service
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.operations import Role
@@ -194,3 +199,35 @@ def test_an_outage_of_telemetry_correlates_nothing(spark: SparkSession) -> None:
     )
     assert tables["correlation"].collect() == []
     assert coverage(reports).count() == 80
+
+
+def test_what_is_written_becomes_an_insight(spark: SparkSession, tmp_path: Path) -> None:
+    """From telemetry to what heads are sent, through the very files that Spark writes."""
+    random = np.random.default_rng(SEED)
+    windows = 120
+    burst = 1.0 + 3.0 * (random.random(windows) < 0.15)
+    counts = random.poisson(600.0, (4, windows)).astype(float)
+    counts[:2] = random.poisson(600.0 * burst, (2, windows))
+    reports = records(spark, "publisher-rates", reports_of_counts(counts, ["rain", "flood", "calm", "dry"])).cache()
+    busy = [load(60.0 * n, "edge-1", waiting=50.0, bytes_used_per_s=1e6) for n in range(20)]
+    loads = records(spark, "load", busy).cache()
+
+    found = {
+        name: table
+        for job in ("rates", "correlation")
+        for name, table in jobs.OVER_LAKE[job]
+        .tables(lambda kind: reports if kind == "publisher-rates" else loads, jobs.Options())
+        .items()
+    }
+    write_tables(spark, {name: found[name] for name in TABLES}, str(tmp_path))
+    now_s = window_start(60.0 * windows)
+    for file in tmp_path.glob("*/*.parquet"):
+        os.utime(file, (now_s, now_s))
+    made = compose(read_tables(tmp_path), CLUSTER, now_s + 5.0, 3_600.0)
+    assert [(pair.topic_a, pair.topic_b) for pair in made.insight.pairs] == [("flood", "rain")], f"seed {SEED}"
+    assert {one.topic for one in made.insight.forecasts} == {"rain", "flood", "calm", "dry"}
+    calm = next(one for one in made.insight.forecasts if one.topic == "calm")
+    assert calm.level_per_s == pytest.approx(10.0, rel=0.2)
+    assert calm.horizon_us == 600_000_000
+    assert [(one.edge, one.uplink_bytes_per_s) for one in made.insight.capacities] == [("edge-1", 1e6)]
+    assert made.left_out == {}

@@ -119,3 +119,42 @@ def test_a_decision_names_what_the_caller_ruled_out() -> None:
     placement = place("a", [view("e1")], excluded={"e2": "draining"})
     assert placement is not None
     assert placement.decision.rejected == {"e2": "draining"}
+
+
+def test_what_is_known_of_correlations_says_when_it_decided() -> None:
+    edges = [view("e1", {"rain": 1}), view("e2", {"x": 5})]
+    decided = place("flood", edges, correlated={"flood": {"rain"}})
+    agreed = place("flood", [view("e1", {"rain": 9}), view("e2", {"x": 1})], correlated={"flood": {"rain"}})
+    assert decided is not None
+    assert agreed is not None
+    assert decided.decision.reason == "apart-from-correlated: e2"
+    assert agreed.decision.reason == "fewest-subscriptions: e2"
+
+
+def test_keeping_apart_never_leads_to_an_edge_that_would_not_stay_low() -> None:
+    """What is known of correlations may be wrong: it must not fill one edge up while another has room."""
+    expected = {"flood": ExpectedLoad(100.0), "rain": ExpectedLoad(50.0), "x": ExpectedLoad(850.0)}
+    edges = [
+        view("e1", {"rain": 1}, uplink_bytes_per_s=1_000.0),
+        view("e2", {"x": 1}, uplink_bytes_per_s=1_000.0),
+    ]
+    placement = place("flood", edges, expected=expected, correlated={"flood": {"rain"}})
+    assert placement is not None
+    assert placement.edge == "e1", "e2 would be at 95 %"
+    assert placement.decision.reason.endswith(": e1")
+
+
+def test_where_every_edge_holds_something_correlated_that_counts_twice() -> None:
+    expected = {"flood": ExpectedLoad(50.0), "rain": ExpectedLoad(300.0), "hail": ExpectedLoad(100.0)}
+    expected["x"] = ExpectedLoad(150.0)
+    edges = [
+        view("e1", {"rain": 1}, uplink_bytes_per_s=1_000.0),
+        view("e2", {"hail": 1, "x": 2}, uplink_bytes_per_s=1_000.0),
+    ]
+    plain = place("flood", edges, expected=expected)
+    advised = place("flood", edges, expected=expected, correlated={"flood": {"rain", "hail"}})
+    assert plain is not None
+    assert advised is not None
+    assert plain.edge == "e1", "700 B/s left against 600"
+    assert advised.edge == "e2", "500 B/s left against 400, with what is correlated counted twice"
+    assert advised.decision.numbers["correlated_bytes_per_s.e2"] == 100.0

@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from tests.support.operators import recorded
 from tidegate_cli.explain import overview, plan, session, subjects, words
 from tidegate_protocol.balancing import MetricReport
+from tidegate_protocol.insight import InsightState
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import (
     BrokerState,
@@ -276,3 +277,54 @@ def test_reasons_in_words(reason: str, text: str) -> None:
 def test_lists_are_bounded() -> None:
     assert words.listed(["a", "b", "c"]) == "a, b and c"
     assert words.listed(f"n{i}" for i in range(100)) == "n0, n1, n2, n3, n4 and 95 more"
+
+
+# Insights
+
+INSIGHT = InsightState(
+    made_at_us=1,
+    age_us=720_000_000,
+    left_us=82_800_000_000,
+    pairs=3,
+    forecasts=1,
+    placements=2,
+    refused=1,
+    last_refusal="it expired 12 s ago",
+)
+
+
+def test_the_insight_in_force_is_shown_with_its_age_and_expiry() -> None:
+    wanted = (
+        "An insight that was made 12 minutes ago is in force for another 23 hours: 3 correlated pairs and 1 forecast",
+        "2 placements would have been others without it",
+        "1 insight was refused, the last one because it expired 12 s ago",
+    )
+    status = recorded("overview", OverviewReply).model_copy(update={"insight": INSIGHT})
+    cluster = recorded("cluster", ExplainReply).model_copy(update={"insight": INSIGHT})
+    assert_said(" ".join(shown(overview.render(status, NOW), 400).split()), *wanted)
+    assert_said(subjects.paragraph(cluster, NOW), *wanted)
+    assert "insight" not in shown(overview.render(recorded("overview", OverviewReply), NOW))
+
+
+def test_a_placement_and_a_session_say_that_an_insight_had_a_bearing_on_them() -> None:
+    queue = QueueState(
+        edge="e1", queue="out.s.0", subscriber="s", number=0, pattern="flood", deadline_s=1, allowed_wait_s=1, depth=0
+    )
+    placed = told("placement", "apart-from-correlated: e1", subject="flood", session="")
+    where = reply_about("s", placed, what=Explained.SUBSCRIBER).model_copy(update={"queues": (queue,)})
+    assert_said(subjects.paragraph(where, NOW), "placed on e1", "topics that rise together with it, by an insight")
+    numbers = {
+        "queue-depth.out.s.0.value": 30.0,
+        "queue-depth.out.s.0.threshold": 25.0,
+        "queue-depth.out.s.0.enqueue_per_s": 80.0,
+        "queue-depth.out.s.0.drain_per_s": 50.0,
+        "insight.out.s.0.forecast_per_s": 90.0,
+        "insight.out.s.0.threshold_measured": 40.0,
+    }
+    asked = told("session-requested", "queue-depth of out.s.0 30 > 25; 1 candidates are LOW", numbers=numbers)
+    assert_said(
+        session.paragraph(reply_about("e1~1~1", asked), NOW),
+        "30 messages were waiting for s, more than the 25",
+        "An insight expected 90 messages per second",
+        "without that 40 might have waited",
+    )

@@ -13,6 +13,7 @@ from typing import Final, get_args
 from operations_samples import OPERATIONS
 
 from tidegate_protocol import balancing as b
+from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
 from tidegate_protocol import reports as r
 
@@ -300,6 +301,40 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         ),
     ),
     r.ReportTaken(number=3, wanted=True, after_us=10_000_000),
+    i.Insight(
+        cluster="north",
+        made_at_us=1_700_000_000_000_000,
+        age_us=90_000_000,
+        valid_for_us=86_400_000_000,
+        withdraws=True,
+        pairs=(i.CorrelatedPair(topic_a="rain.north", topic_b="river.north", coefficient=0.93),),
+        forecasts=(
+            i.RateForecast(
+                topic="rain.north", level_per_s=40.0, trend_per_s=0.5, error_per_s=3.5, horizon_us=600_000_000
+            ),
+        ),
+        capacities=(i.EdgeUplink(edge="edge-1", uplink_bytes_per_s=1.1e6),),
+    ),
+    i.InsightTaken(
+        cluster="north",
+        head="head-1",
+        made_at_us=1_700_000_000_000_000,
+        left_us=86_310_000_000,
+        repeated=True,
+        pairs=1,
+        forecasts=1,
+        capacities=1,
+        unused={"uplink of edge-9": "no such edge has been heard of"},
+    ),
+    i.EdgeInsight(
+        head="head-1",
+        incarnation=1_700_000_000_000,
+        number=3,
+        made_at_us=1_700_000_000_000_000,
+        left_us=86_310_000_000,
+        forecasts=(i.PatternForecast(pattern="rain.#", level_per_s=81.5, trend_per_s=0.5, left_us=510_000_000),),
+        uplink_bytes_per_s=1.1e6,
+    ),
 )
 
 

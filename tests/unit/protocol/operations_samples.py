@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate_protocol import balancing as b
+from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
 from tidegate_protocol import operations as o
 
@@ -25,6 +26,17 @@ MOVE: Final = b.PlannedMove(
     bytes_in_per_s=1e4,
     bytes_out_per_s=8e4,
     messages_in_per_s=50.0,
+)
+INSIGHT: Final = i.InsightState(
+    made_at_us=1_700_000_000_000_000,
+    age_us=90_000_000,
+    left_us=86_310_000_000,
+    pairs=1,
+    forecasts=2,
+    capacities=3,
+    placements=4,
+    refused=5,
+    last_refusal="it expired 12 s ago",
 )
 QUEUE: Final = o.QueueState(
     edge="edge-1",
@@ -116,6 +128,7 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
         sessions=(SESSION,),
         culprits=(CULPRIT,),
         missing=("edge-9",),
+        insight=INSIGHT,
     ),
     o.ExplainRequest(about="edge-1~7~3"),
     o.ExplainReply(
@@ -132,6 +145,7 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
         sessions=(SESSION,),
         culprits=(CULPRIT,),
         missing=("edge-9",),
+        insight=INSIGHT,
     ),
     o.PlanRequest(),
     o.PlanReply(
