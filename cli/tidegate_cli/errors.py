@@ -27,7 +27,14 @@ def describe(error: BaseException) -> Described | None:
         # A task group wraps what its tasks raise; the first that can be described is the cause.
         return next((found for inner in error.exceptions if (found := describe(inner)) is not None), None)
     from tidegate import AccessRefused, InvalidUrl, Refused, TidegateError
-    from tidegate_analytics.errors import AnalyticsError, InvalidOption, LakeMismatch, LakeMissing, SparkMissing
+    from tidegate_analytics.errors import (
+        AnalyticsError,
+        InvalidOption,
+        LakeEmpty,
+        LakeMismatch,
+        LakeMissing,
+        SparkMissing,
+    )
     from tidegate_brokers.errors import BrokerError
     from tidegate_protocol.errors import ProtocolError
     from tidegate_protocol.parts import RefusalReason
@@ -51,7 +58,7 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), ExitCode.BAD_INPUT)
     if isinstance(error, SparkMissing | LakeMismatch):
         return Described(str(error), ExitCode.BAD_CONFIGURATION)
-    if isinstance(error, InvalidOption | LakeMissing):
+    if isinstance(error, InvalidOption | LakeEmpty | LakeMissing):
         return Described(str(error), ExitCode.BAD_INPUT)
     if isinstance(error, AnalyticsError):
         return Described(str(error), ExitCode.FAILED)
