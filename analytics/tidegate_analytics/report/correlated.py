@@ -47,7 +47,7 @@ def _cell(
         return
     coefficient = found.coefficients[row][column]
     if coefficient is None:
-        canvas.rect(x, y, size - 1, size - 1, "#f7f9fa", title=f"{name} or {other} never changes")
+        canvas.rect(x, y, size - 1, size - 1, "#f7f9fa", title=f"{name} or {other} hardly changes")
         return
     told = (min(name, other), max(name, other)) in found.told
     words = f"{name} and {other}: {coefficient:.2f}"

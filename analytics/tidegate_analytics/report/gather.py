@@ -60,6 +60,8 @@ PREDICTIONS_MAX: Final = 400
 CORRELATED_MAX: Final = 14
 CORRELATED_WINDOWS_MIN: Final = 8
 PAIRS_MAX: Final = 1_000
+STEADY: Final = 0.01
+"""A rate whose root deviates by less than this share of its mean does not change: what is left is rounding."""
 RATIO_MAX: Final = 99.0
 """Depth ÷ threshold where nothing at all might have waited."""
 _HAPPENINGS: Final = ("load", "latency", "publisher-rates", "session-began", "session-ended", "migration")
@@ -343,17 +345,30 @@ def correlations(records: Records, span: Span) -> Correlations | None:
     chosen = by_window.where((F.col("cluster") == cluster) & F.col("topic").isin(names))
     rows = {row["topic"]: row["rates_per_s"] for row in series(chosen, covered, span.detail_s).collect()}
     names = [name for name in names if name in rows]
-    windows = min((len(rows[name]) for name in names), default=0)
-    if len(names) < 2 or windows < CORRELATED_WINDOWS_MIN:
+    if len(names) < 2:
         return None
-    matrix = _coefficients(np.sqrt(np.asarray([rows[name] for name in names], dtype=np.float64)))
-    return Correlations(tuple(names), matrix, frozenset(pairs), windows, span.detail_s)
+    values = in_traffic(np.asarray([rows[name] for name in names], dtype=np.float64))
+    if values.shape[1] < CORRELATED_WINDOWS_MIN:
+        return None
+    return Correlations(
+        tuple(names), coefficients(np.sqrt(values)), frozenset(pairs), values.shape[1], span.detail_s
+    )  # fmt: skip
 
 
-def _coefficients(values: Any) -> tuple[tuple[float | None, ...], ...]:
-    centred = values - values.mean(axis=1, keepdims=True)
+def in_traffic(values: Any) -> Any:
+    """Without the time before anybody published and after everybody did, and without the windows that are only partly
+    in between: that all of them begin and end together says nothing of how they go together.
+    """
+    busy = np.flatnonzero(values.sum(axis=0) > 0)
+    return values[:, busy[0] + 1 : busy[-1]] if len(busy) else values[:, :0]
+
+
+def coefficients(values: Any) -> tuple[tuple[float | None, ...], ...]:
+    """Pearson's, of each row with each; None where one of them hardly changes."""
+    means = values.mean(axis=1, keepdims=True)
+    centred = values - means
     lengths = np.sqrt((centred**2).sum(axis=1))
-    known = lengths > 1e-9
+    known = lengths > STEADY * means[:, 0] * np.sqrt(values.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (centred @ centred.T) / np.outer(lengths, lengths)
     return tuple(

@@ -158,7 +158,7 @@ class Correlations:
 
     topics: tuple[str, ...]
     coefficients: tuple[tuple[float | None, ...], ...]
-    """Row by row; None where a rate never changes."""
+    """Row by row; None where a rate hardly changes."""
     told: frozenset[tuple[str, str]]
     """The pairs, in order, that neither chance nor drift can explain: those of the job `correlation`."""
     windows: int

@@ -211,6 +211,6 @@ def _correlation(material: Material) -> str:
     )
     caption = (
         f"Correlation of publication rates over {found.windows} windows of {length(found.window_s)}; red rise "
-        f"together, blue one rises as the other falls. {outlined}"
+        f"together, blue one rises as the other falls, blank one of them hardly changes. {outlined}"
     )
     return _section(heading, caption, lambda width: draw_correlations(found, width))

@@ -1,6 +1,6 @@
 """Every record of the stream once in the lake, though the Spark driver and RabbitMQ are killed at random.
 
-LAKE_RECORDS=200000 LAKE_KILLS=8 runs it with more than the suite does, LAKE_SEED=N as it was.
+LAKE_RECORDS=200000 LAKE_KILLS=6 runs it with more than the suite does, LAKE_SEED=N as it was.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from tidegate_brokers.embedded.nodes import amqp_url, rabbit_nodes
 from tidegate_protocol.names import TELEMETRY_STREAM
 from tidegate_protocol.telemetry import encode
 
-RECORDS = int(os.environ.get("LAKE_RECORDS", "4000"))
+RECORDS = int(os.environ.get("LAKE_RECORDS", "3000"))
 KILLS = int(os.environ.get("LAKE_KILLS", "2"))
 SEED = int(os.environ.get("LAKE_SEED", str(time.time_ns() % 1_000_000)))
-BATCHES = 8
+BATCHES = 3
+"""Of each portion."""
 BATCH_S = 300.0
 DRIVER_S = 300.0 + RECORDS / 200
 PAUSE_S_MAX = 2.0

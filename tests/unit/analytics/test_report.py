@@ -189,3 +189,18 @@ def test_a_shortened_text_fits_and_keeps_both_ends(text: str, width: float) -> N
     short = shortened(text, width)
     assert len(short) <= max(4, width / (12 * 0.56))
     assert short == text or (short[0] == text[0] and short[-1] == text[-1])
+
+
+def test_what_begins_and_ends_together_need_not_go_together() -> None:
+    import numpy as np
+
+    from tidegate_analytics.report.gather import coefficients, in_traffic
+
+    steady, rising = [0, 0, 5, 10, 10, 10, 10, 10, 4, 0], [0, 0, 5, 10, 11, 12, 13, 14, 7, 0]
+    falling = [0, 0, 5, 14, 13, 12, 11, 10, 4, 0]
+    values = in_traffic(np.asarray([steady, rising, falling], dtype=np.float64))
+    assert values.tolist()[0] == [10] * 5
+    found = coefficients(values)
+    assert found[0] == (None, None, None), "a rate that does not change goes with nothing"
+    assert found[1][1:] == (pytest.approx(1.0), pytest.approx(-1.0, abs=0.01))
+    assert in_traffic(np.zeros((2, 5))).shape == (2, 0)
