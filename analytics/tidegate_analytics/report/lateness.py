@@ -72,8 +72,8 @@ def colour_of(point: LatenessPoint, deadline_us: int) -> str:
 def _legend(canvas: Canvas, y: float, width: float) -> None:
     """Two scales, one below the other."""
     scales = (
-        ("% of the deadline at most (p99), none late", _BLUES, ("20", "40", "60", "80", "100")),
-        ("% of messages at most were late", tuple(colour for _, colour in _REDS), ("1", "10", "50", "100")),
+        ("p99 up to … % of deadline, none late", _BLUES, ("20", "40", "60", "80", "100")),
+        ("up to … % of the messages late", tuple(colour for _, colour in _REDS), ("1", "10", "50", "100")),
     )
     for number, (words, colours, bounds) in enumerate(scales):
         top = y + number * 20

@@ -44,6 +44,7 @@ svg { display: block; max-width: 100%; height: auto; font-family: inherit; }
 table { border-collapse: collapse; font-size: 13px; margin-top: 12px; }
 th, td { padding: 4px 10px 4px 0; white-space: nowrap; text-align: right; border-bottom: 1px solid #e4e7eb; }
 th:first-child, td:first-child { text-align: left; }
+th:last-child, td:last-child { padding-right: 0; }
 th { font-weight: 600; color: #52606d; }
 .scroll { overflow-x: auto; }
 footer { color: #52606d; font-size: 13px; }

@@ -9,7 +9,7 @@ from .material import Predicted
 from .svg import BLUE, GRID, INK, MUTED, ORANGE, Canvas, Key, Scale, ticks
 
 _SIDES: Final = {"source": BLUE, "target": ORANGE}
-_WIDTH_MAX: Final = 380
+_WIDTH_MAX: Final = 340
 _WITHIN: Final = 0.05
 """The band that is shaded: five percentage points off."""
 
