@@ -126,7 +126,7 @@ def _measure(url: str, size: Size, report: Report) -> dict[str, Any]:
         fill(url, STREAM, size.records, report)
         write_files(folder / "json", size.records)
         report("starting Spark", 0, 1)
-        spark = start(spark__sql__streaming__numRecentProgressUpdates="1000")
+        spark = start()
         report("starting Spark", 1, 1)
         try:
             register(spark)
