@@ -11,6 +11,7 @@ that nothing is in the future; periods grow with the length of the run, so that 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
@@ -43,8 +44,8 @@ DETAIL_PERIOD_S: Final = 2.0
 """How often thresholds and what clients count are told; less often in a long run, see `PERIODS_MAX`."""
 PERIODS_MAX: Final = 120
 RUN: Final = 1
-SILENT_S: Final = 1.5
-"""A stream that has had nothing for so long has told all: brokers write every second."""
+SILENT_S: Final = 2.0
+"""Brokers write what they have every second: what is not in the stream after so long was never there."""
 RECORDS_MAX: Final = 1_000_000
 _CLIENT_KINDS: Final = ("latency", "publisher-rates")
 
@@ -234,8 +235,11 @@ class SimulatedTelemetry(Observer):
 
 
 async def read_stream(url: str) -> list[TelemetryRecord]:
-    """All that brokers have written to the stream of their head so far."""
+    """All that brokers have written to the stream of their head so far. They go on writing: what is made from now on is
+    not waited for.
+    """
     found: list[TelemetryRecord] = []
+    until_us = time.time_ns() // 1_000 + round(SILENT_S * 1e6)
     async with reading(ServerUrl.parse(url), EARLIEST) as reader:
         while len(found) < RECORDS_MAX:
             try:
@@ -244,9 +248,12 @@ async def read_stream(url: str) -> list[TelemetryRecord]:
             except TimeoutError:
                 break
             try:
-                found.append(read.record)
+                record = read.record
             except MalformedMessage:
                 continue  # of no use to anybody, and counted by those who count
+            if record.time_us > until_us:
+                break
+            found.append(record)
     return found
 
 
