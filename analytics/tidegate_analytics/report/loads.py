@@ -66,11 +66,15 @@ def draw_queues(queues: Sequence[QueueDepth], span: Span, width: int) -> str:
             places = panel.places([(point.at_us, max(point.threshold, 0.0)) for point in piece])
             grid.canvas.path(places, ORANGE, dash="5 3")
             grid.canvas.path(panel.places([(point.at_us, point.depth) for point in piece]), BLUE)
+        free, line = 0.0, 0
         for before, after in zip(queue.points, queue.points[1:], strict=False):
             if before.broker != after.broker:
-                place = panel.x((before.at_us + after.at_us) / 2)
+                place, words = panel.x((before.at_us + after.at_us) / 2), f"to {after.broker}"
+                # Moves in quick succession have their words one below the other.
+                line = line + 1 if place < free else 0
+                free = place + 8 * len(words)
                 grid.canvas.line(place, panel.top, place, panel.bottom, PURPLE, dash="2 3")
-                grid.canvas.text(place + 4, panel.top + 11, f"to {after.broker}", colour=INK, size=11)
+                grid.canvas.text(place + 4, panel.top + 11 + 12 * line, words, colour=INK, size=11)
     return grid.canvas.svg()
 
 
