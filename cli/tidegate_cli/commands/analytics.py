@@ -110,8 +110,10 @@ def run_job(job: str, urls: tuple[str, ...], lake_path: str | None, **given: Any
     help="Where report.html is written.",
 )  # fmt: skip
 @click.option("--title", help="Heading of the page. [default: Tidegate, and the name of the lake]")
-@click.option("--since", type=_MOMENT, help="Only what happened from then on: a day or a time, UTC.")
-@click.option("--until", type=_MOMENT, help="Only what happened up to then; a day is included.")
+@click.option(
+    "--since", type=_MOMENT, metavar="DAY[THH:MM]", help="Only what happened from then on: a day or a time, UTC."
+)
+@click.option("--until", type=_MOMENT, metavar="DAY[THH:MM]", help="Only what happened up to then; a day is included.")
 @click.option("--master", default=DEFAULT_MASTER, show_default=True, metavar="URL", help="Spark's master.")
 @json_option
 def report(
