@@ -5,16 +5,19 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check bench lock clean
+.PHONY: help setup demo demo-analytics up test check bench lock clean
 
 help: ## print this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
 
 setup: ## make .venv, install the pinned packages and, if they are missing, RabbitMQ and Java
 	@scripts/setup.sh
 
 demo: setup ## start a cluster on real RabbitMQ, let a burst come, watch who is moved and why, clean up
 	@$(BIN)/tidegate demo $(ARGS)
+
+demo-analytics: setup ## the same seen by Spark: a cluster, a burst, streaming jobs, and a report to look at
+	@$(BIN)/tidegate analytics demo --out build/report $(ARGS)
 
 up: setup ## start a cluster and keep it running until Ctrl-C
 	@$(BIN)/tidegate up --compact $(ARGS)

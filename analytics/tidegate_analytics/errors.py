@@ -4,6 +4,7 @@
     ├── SparkMissing        PySpark or Java is not there, or can't be used      .what
     ├── InvalidOption       the caller's mistake                                .option .problem .remedy
     ├── LakeMissing         there is no lake in that directory                  .path
+    ├── LakeEmpty           there is one, with nothing in it to show            .path
     ├── TablesMissing       there are no tables in that directory               .path
     ├── LakeMismatch        a lake and the checkpoint of its query disagree     .path .problem
     └── QueryFailed         Spark could not do it                               .problem
@@ -54,6 +55,17 @@ class TablesMissing(AnalyticsError):
         super().__init__(
             f"there is no table correlation, forecast or service in {path}: make them with `tidegate analytics run "
             f"correlation` and `tidegate analytics run rates`, with --out {path}"
+        )
+
+
+class LakeEmpty(AnalyticsError):
+    """No record of the chosen time says what happened."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the lake in {path} has no records of load, clients or sessions at that time: choose another with --since "
+            f"and --until, or see in `tidegate telemetry tail` whether brokers write any"
         )
 
 

@@ -34,12 +34,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from tidegate_protocol.names import TELEMETRY_FILE
 from tidegate_protocol.telemetry import KINDS
 
 from .errors import LakeMismatch, LakeMissing
 from .files import Files
 from .judging import FUTURE_MAX_S, judged, records_of, refused_of
+from .record_file import RecordFile
 from .schemas import quarantine_schema, table_schema
+from .windows import day_of
 
 QUARANTINE_TABLE: Final = "quarantine"
 COMMITTED: Final = "_committed"
@@ -47,7 +50,6 @@ CHECKPOINT: Final = "_checkpoint"
 NOTHING: Final = -1
 TRIGGER_S: Final = 60
 """How often a query that follows the streams writes: each batch is at least one file per kind."""
-_US_PER_DAY: Final = 86_400 * 1_000_000
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +106,14 @@ class Lake:
         if since is not None:
             table = table.where(F.col("date") >= F.lit(since))
         return table if until is None else table.where(F.col("date") <= F.lit(until))
+
+
+def open_lake(spark: SparkSession, path: str) -> Lake | RecordFile:
+    """A lake, or the folder of an experiment, which is read like one."""
+    files = Files(spark, path)
+    if committed(files) == NOTHING and files.exists(TELEMETRY_FILE):
+        return RecordFile(spark, path)
+    return Lake(spark, path)
 
 
 def committed(files: Files) -> int:
@@ -183,8 +193,7 @@ def start(
 
 
 def _dated(rows: DataFrame, time_us: Column) -> DataFrame:
-    """With the day, in UTC whatever the session's time zone."""
-    return rows.withColumn("date", F.date_from_unix_date(F.floor(time_us / _US_PER_DAY).cast("int")))
+    return rows.withColumn("date", day_of(time_us))
 
 
 def _counts(messages: DataFrame, batch: int) -> BatchCounts:

@@ -94,8 +94,8 @@ def run_over_lake(
     job = _job(name)
     if since is not None and until is not None and since > until:
         raise InvalidOption("since", f"{since} is after {until}", "give the earlier day first")
-    lake = lakes.Lake(spark, path)
     with told_plainly():
+        lake = lakes.open_lake(spark, path)
         tables = job.tables(lambda kind: lake.read(kind, since, until), options)
         return write_tables(spark, tables, out)
 
@@ -124,6 +124,13 @@ def run_live(
     on_progress: OnProgress | None = None,
 ) -> Progress:
     """Work out a job window by window from a stream: until stopped, or without `follow` up to what is there now."""
+    return wait(start_live(raw, name, out, options, follow=follow, trigger_s=trigger_s), on_progress)
+
+
+def start_live(
+    raw: DataFrame, name: str, out: str, options: Options, *, follow: bool = True, trigger_s: int = LIVE_TRIGGER_S
+) -> StreamingQuery:
+    """The same, without waiting for it."""
     job = _job(name)
     if job.live is None:
         able = ", ".join(other for other, one in OVER_LAKE.items() if one.live is not None)
@@ -134,7 +141,7 @@ def run_live(
     query = rows.writeStream.queryName(f"tidegate-{table}").outputMode("append").format("parquet")
     query = query.option("path", files.path(table)).option("checkpointLocation", files.path(f"{CHECKPOINTS}/{table}"))
     query = query.trigger(processingTime=f"{trigger_s} seconds") if follow else query.trigger(availableNow=True)
-    return wait(query.start(), on_progress)
+    return query.start()
 
 
 def wait(query: StreamingQuery, on_progress: OnProgress | None = None) -> Progress:

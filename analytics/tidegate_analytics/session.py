@@ -26,12 +26,15 @@ DEFAULT_MASTER: Final = "local[*]"
 JAVA_MIN: Final = 17
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 _JAVA_TIMEOUT_S: Final = 20.0
+_QUIET: Final = Path(__file__).resolve().with_name("quiet.log4j2.properties")
 _LOCAL_SETTINGS: Final = {
     # Nobody else is to talk to a driver whose executors are its own threads.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Before a session exists to tell it how much to log, Spark would greet the user with ten lines of warnings.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
 }
 
 

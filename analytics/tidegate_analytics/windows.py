@@ -11,6 +11,7 @@ from .errors import InvalidOption
 
 WINDOW_S_MAX: Final = 7 * 86_400
 LATENESS_S_MAX: Final = 7 * 86_400
+_US_PER_DAY: Final = 86_400 * 1_000_000
 
 
 def check_window(window_s: int, lateness_s: int = 0) -> None:
@@ -31,3 +32,8 @@ def in_windows(rows: DataFrame, time: str, window_s: int, *keys: str | Column) -
 def told_windows() -> tuple[Column, Column]:
     """The first columns of every table by window."""
     return F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end")
+
+
+def day_of(time_us: Column) -> Column:
+    """The day of a time in microseconds, in UTC whatever the session's time zone."""
+    return F.date_from_unix_date(F.floor(time_us / _US_PER_DAY).cast("int"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -117,6 +118,20 @@ class EarlyWarning:
     def shake(self) -> None:
         """From now on feeds send their burst."""
         self._shaking = True
+
+    async def play(self, burst_at_s: float, total_s: float, on_burst: Callable[[], None]) -> None:
+        """The whole story: feeds run, audiences register, the ground shakes, and the last message arrives."""
+
+        async def shaking() -> None:
+            await asyncio.sleep(burst_at_s)
+            self.shake()
+            on_burst()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.publish(total_s))
+            group.create_task(shaking())
+            await self.join()
+        await self.settle()
 
     async def publish(self, seconds: float) -> None:
         """Let every feed run for so long; returns when all of it is confirmed."""

@@ -30,6 +30,7 @@ def describe(error: BaseException) -> Described | None:
     from tidegate_analytics.errors import (
         AnalyticsError,
         InvalidOption,
+        LakeEmpty,
         LakeMismatch,
         LakeMissing,
         SparkMissing,
@@ -58,7 +59,7 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), ExitCode.BAD_INPUT)
     if isinstance(error, SparkMissing | LakeMismatch):
         return Described(str(error), ExitCode.BAD_CONFIGURATION)
-    if isinstance(error, InvalidOption | LakeMissing | TablesMissing):
+    if isinstance(error, InvalidOption | LakeEmpty | LakeMissing | TablesMissing):
         return Described(str(error), ExitCode.BAD_INPUT)
     if isinstance(error, AnalyticsError):
         return Described(str(error), ExitCode.FAILED)

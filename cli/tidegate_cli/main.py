@@ -16,8 +16,8 @@ from .errors import describe
 
 _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "analytics": "Run Spark over telemetry: attainment, balance, audit, rates, correlation.",
-        "bench": "Measure: the data plane against what RabbitMQ offers by itself, and the agents' decisions.",
+        "analytics": "Run Spark over telemetry: a lake, jobs over it, and a report to look at.",
+        "bench": "Measure: the data plane against what RabbitMQ offers by itself, agents' decisions, the Spark source.",
         "condition": "Shape, stall, cut or reset a broker's links, live.",
         "demo": "Start a small cluster, let messages flow for half a minute, sum up.",
         "drain": "Empty an edge for maintenance: its subscribers are moved, nothing is lost.",

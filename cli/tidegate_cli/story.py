@@ -81,6 +81,8 @@ AUDIENCES: Final = (
 )
 JOIN_EVERY_S: Final = 1.5
 """Subscribers of one topic after another register, so that each finds the load of those before it."""
+JOINING_S: Final = 1.0 + JOIN_EVERY_S * len(AUDIENCES)
+"""Until all have."""
 
 
 def feed_of(topic: str) -> Feed:

@@ -34,6 +34,8 @@ TELEMETRY_EXCHANGE: Final = "tidegate.telemetry"
 """Brokers write records here, with their kind as routing key; operators may bind queues of their own to it."""
 TELEMETRY_STREAM: Final = "tidegate.telemetry"
 """The stream that keeps them."""
+TELEMETRY_FILE: Final = "telemetry.jsonl"
+"""Where an experiment leaves the records that a stream would hold, one per line."""
 
 
 def ingress_exchange(head: str) -> str:

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tidegate_cli.exit_codes import ExitCode
+from tidegate_protocol.names import TELEMETRY_FILE
+from tidegate_protocol.telemetry import LatencyDigest, LoadSample, decode
 
 RUN_TIMEOUT_S = 280
 
@@ -36,3 +38,8 @@ def test_a_short_run_loses_nothing_and_leaves_nothing_behind(tmp_path_factory: p
     assert placed == list(range(1, 16)) or any("no place yet" in why for why in result["invalid_because"]), placed
     assert {path.name for path in out.iterdir()} >= {"result.json", "samples.csv", "decisions.jsonl", "deliveries.csv"}
     assert list(temporary.iterdir()) == []
+    # The brokers' own telemetry, and what all clients counted.
+    records = [decode(line) for line in (out / TELEMETRY_FILE).read_bytes().splitlines()]
+    received = sum(record.received for record in records if isinstance(record, LatencyDigest))
+    assert received == result["deliveries"]
+    assert {record.broker for record in records if isinstance(record, LoadSample)} >= {"b0", "b1", "b2", "b3"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -55,6 +56,19 @@ async def url(node: RabbitNode) -> AsyncIterator[str]:
 
 def bodies(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
+
+
+_TIMED = "broker string, stream string, task int, began_s double, ended_s double"
+
+
+def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
+    """When a task began and ended to read its stream, with a pause that others can use."""
+    began_s = time.time()
+    for batch in batches:
+        time.sleep(1.0)
+        first = batch.iloc[:1].copy()
+        first["began_s"], first["ended_s"] = began_s, time.time()
+        yield first
 
 
 class Files:
@@ -156,6 +170,17 @@ async def test_two_brokers_with_streams_of_the_same_names(
     files = Files(spark, tmp_path, urls=urls, streams="left,right", maxRowsPerBatch="400", rowsPerPartition="100")
     assert await off_loop(files.run) == [400, 280]
     assert await off_loop(files.read) == truth
+
+    # Each of the four streams is a task of its own, and tasks run beside each other.
+    def read_apart() -> dict[int, tuple[str, str, float, float]]:
+        frame = spark.read.format(FORMAT).options(urls=urls, streams="left,right").load()
+        timed = frame.select("broker", "stream", spark_partition_id().alias("task")).mapInPandas(_slowly, _TIMED)
+        return {row.task: (row.broker, row.stream, row.began_s, row.ended_s) for row in timed.collect()}
+
+    tasks = await off_loop(read_apart)
+    assert sorted(told[:2] for told in tasks.values()) == sorted(truth)
+    spans = sorted(told[2:] for told in tasks.values())
+    assert spans[1][0] < spans[0][1], f"the second begins before the first has ended: {spans}"
 
 
 async def test_a_stream_that_is_added_meanwhile(

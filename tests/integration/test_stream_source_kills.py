@@ -8,16 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.leftovers import processes_of
+from tests.support.drivers import Driver
 from tests.support.spark import java_problem
 from tests.support.streams import contents, declare, publish
 from tests.support.waiting import eventually
@@ -30,56 +26,18 @@ BATCH_S = 300.0
 DRIVER_S = 300.0 + RECORDS / 500
 
 
-class Driver:
-    """A Spark driver and everything it starts; all of it knows the directory it was given for temporary files."""
-
-    def __init__(self, directory: Path, options: dict[str, str]) -> None:
-        self.directory = directory
-        self._options = options
-        self._temporary = directory / "tmp"
-        self._temporary.mkdir(exist_ok=True)
-
-    @asynccontextmanager
-    async def started(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        with (self.directory / "log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.support.stream_to_files", str(self.directory), json.dumps(self._options),
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, cwd=Path(__file__).parents[2],
-                env={**os.environ, "TMPDIR": str(self._temporary)}, start_new_session=True,
-            )  # fmt: skip
-        try:
-            yield process
-        finally:
-            await self.kill(process)
-
-    async def kill(self, process: asyncio.subprocess.Process) -> None:
-        """SIGKILL for driver and JVM at once, as when a machine dies; Spark's Python workers end by themselves."""
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        await eventually(lambda: not processes_of(self._temporary), "the driver's processes end")
-
-    async def finish(self, process: asyncio.subprocess.Process) -> None:
-        async with asyncio.timeout(DRIVER_S):
-            assert await process.wait() == 0, (self.directory / "log").read_text()[-3_000:]
-
-    def _batches(self, log: str) -> int:
-        folder = self.directory / "checkpoint" / log
-        return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else 0
-
-    @property
-    def committed(self) -> int:
-        return self._batches("commits")
+class FilesDriver(Driver):
+    """Writes everything available to files."""
 
     async def in_the_middle(self, process: asyncio.subprocess.Process, batches: int) -> None:
         """Wait until a batch is under way, after `batches` more were finished."""
         goal = self.committed + batches
 
-        def under_way() -> bool:
-            assert process.returncode is None, (self.directory / "log").read_text()[-3_000:]
-            return self.committed >= goal and self._batches("offsets") > self.committed
+        def reached() -> bool:
+            assert process.returncode is None, self.said()
+            return self.committed >= goal and self.under_way
 
-        await eventually(under_way, f"batch {goal} is under way", BATCH_S)
+        await eventually(reached, f"batch {goal} is under way", BATCH_S)
 
     def written(self) -> list[tuple[str, int, bytes]]:
         """All rows of the files that Spark has committed, from the log that it keeps beside them."""
@@ -116,7 +74,8 @@ async def test_every_message_once_through_kills_of_spark_and_rabbitmq(tmp_path: 
             "urls": f"b={url}", "streams": ",".join(STREAMS), "connectRetries": "60",
             "maxRowsPerBatch": str(RECORDS // BATCHES), "rowsPerPartition": str(RECORDS // BATCHES // 4),
         }  # fmt: skip
-        driver = Driver(tmp_path, options)
+        module = "tests.support.stream_to_files"
+        driver = FilesDriver(tmp_path, tmp_path / "checkpoint", module, str(tmp_path), json.dumps(options))
         async with driver.started() as process:
             await driver.in_the_middle(process, 2)
             await driver.kill(process)
@@ -129,7 +88,7 @@ async def test_every_message_once_through_kills_of_spark_and_rabbitmq(tmp_path: 
             assert driver.committed < BATCHES
             await node.start()
             # The query has waited for RabbitMQ, and goes on.
-            await driver.finish(process)
+            await driver.finish(process, DRIVER_S)
 
         rows = await asyncio.to_thread(driver.written)
         truth = {(stream, *one) for stream in STREAMS for one in contents(url, stream).items()}

@@ -129,3 +129,40 @@ def pika_consume(url: str, queue: str, count: int, prefetch: int) -> float:
     channel.start_consuming()
     connection.close()
     return count / seconds
+
+
+def pika_stream(url: str, stream: str, count: int, prefetch: int) -> float:
+    """Messages per second of a stream's offsets up to `count`, from connecting to the last, counted and no more.
+
+    With pika's callback connection, which is faster than its blocking one.
+    """
+    every = max(1, prefetch // 4)
+    unacknowledged = 0
+    reached = False
+    connection: Any
+
+    def take(channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+        nonlocal unacknowledged, reached
+        unacknowledged += 1
+        if properties.headers["x-stream-offset"] >= count - 1:
+            reached = True
+            connection.ioloop.stop()
+        elif unacknowledged >= every:
+            unacknowledged = 0
+            channel.basic_ack(method.delivery_tag, multiple=True)
+
+    def opened(channel: Any) -> None:
+        channel.basic_qos(prefetch_count=prefetch)
+        channel.basic_consume(stream, take, arguments={"x-stream-offset": 0})
+
+    began = time.perf_counter()
+    connection = pika.SelectConnection(
+        pika.URLParameters(url), on_open_callback=lambda c: c.channel(on_open_callback=opened)
+    )
+    connection.add_on_close_callback(lambda *_: connection.ioloop.stop())
+    connection.ioloop.start()
+    seconds = time.perf_counter() - began
+    assert reached, "the connection was lost"
+    connection.close()
+    connection.ioloop.start()
+    return count / seconds

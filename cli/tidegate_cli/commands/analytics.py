@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+import sys
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
+from rich.markup import escape
 from rich.table import Table as Shown
 
 from tidegate_analytics import JOBS, LAKE
 from tidegate_analytics.errors import InvalidOption
-from tidegate_analytics.session import DEFAULT_MASTER, start
+from tidegate_analytics.session import DEFAULT_MASTER, check_prerequisites, start
 
-from ..console import URL_VARIABLE, err, json_option, out, print_json
+from ..console import URL_VARIABLE, err, json_option, out, print_json, progress, run
+from ..exit_codes import ExitCode
 from .analytics_publish import command as publish_command
 
 if TYPE_CHECKING:
@@ -21,12 +26,14 @@ if TYPE_CHECKING:
 
     from tidegate_analytics.jobs import Options
     from tidegate_analytics.lake import BatchCounts
+    from tidegate_analytics.report.material import Material
     from tidegate_analytics.runner import Progress, Table
 
 _ROWS_SHOWN: Final = 10
 _COLUMNS_SHOWN: Final = 8
 _WIDE_ROWS_SHOWN: Final = 4
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
+_MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 
 
 @click.group("analytics")
@@ -98,6 +105,126 @@ def run_job(job: str, urls: tuple[str, ...], lake_path: str | None, **given: Any
             raise
     finally:
         spark.stop()
+
+
+@command.command("report")
+@click.option("--lake", "lake_path", required=True, metavar="DIR", help="A lake, or the --out of an experiment.")
+@click.option(
+    "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Where report.html is written.",
+)  # fmt: skip
+@click.option("--title", help="Heading of the page. [default: Tidegate, and the name of the lake]")
+@click.option(
+    "--since", type=_MOMENT, metavar="DAY[THH:MM]", help="Only what happened from then on: a day or a time, UTC."
+)
+@click.option("--until", type=_MOMENT, metavar="DAY[THH:MM]", help="Only what happened up to then; a day is included.")
+@click.option("--master", default=DEFAULT_MASTER, show_default=True, metavar="URL", help="Spark's master.")
+@json_option
+def report(
+    lake_path: str,
+    folder: Path,
+    title: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Draw what happened as one HTML page: load, queues, deadlines, moves, predictions, correlated topics.
+
+    The page needs nothing else and fetches nothing: keep it, send it, print it.
+    """
+    check_prerequisites()
+    from tidegate_agents.metrics import Metric, Role
+    from tidegate_agents.states import THRESHOLDS
+    from tidegate_analytics.report.gather import Choice
+    from tidegate_analytics.report.loads import Lines
+    from tidegate_analytics.report.writing import check_choice, prepare, write_report
+
+    choice = Choice(_utc(since), _end(until))
+    check_choice(choice)
+    prepare(folder)
+    low = THRESHOLDS[Role.EDGE, Metric.UPLINK].low
+    assert low is not None
+    heading = title or f"Tidegate: {Path(lake_path.rstrip('/')).name or lake_path}"
+    with progress(quiet=as_json) as on_step:
+        on_step("starting Spark", 0, 1)
+        spark = start(master)
+        on_step("starting Spark", 1, 1)
+        try:
+            written = write_report(
+                spark, lake_path, folder, title=heading, choice=choice, lines=Lines(low), on_step=on_step
+            )
+        finally:
+            spark.stop()
+    if as_json:
+        print_json({"report": str(written.path), "totals": asdict(written.material.totals)})
+        return
+    _tell(written.material)
+    out().print(f"wrote {written.path}", soft_wrap=True)
+
+
+@command.command("demo")
+@click.option(
+    "--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("tidegate-report"), metavar="DIR",
+    show_default=True, help="Where report.html is written.",
+)  # fmt: skip
+@click.option(
+    "--steady", type=click.FloatRange(3, 300), default=25, show_default=True, help="Seconds before the burst."
+)
+@click.option("--burst", type=click.FloatRange(5, 300), default=45, show_default=True, help="Seconds of burst.")
+@json_option
+def demo(folder: Path, steady: float, burst: float, as_json: bool) -> None:
+    """Start a cluster on real RabbitMQ, let a burst come, follow it with Spark, and draw a report.
+
+    The story of `tidegate demo`, seen by the analytics. Ends by itself, and leaves nothing behind but the report. Exits
+    with 1 if a message was lost, doubled or out of order.
+    """
+    check_prerequisites()
+    from tidegate_analytics.report.writing import prepare
+
+    from ..analytics_demo import run_demo
+
+    prepare(folder)
+
+    def say(text: str) -> None:
+        if not as_json:
+            out().print(escape(text), soft_wrap=True)
+
+    with progress(quiet=as_json) as on_step:
+        shown = run(run_demo(folder, steady, burst, say, on_step))
+    totals, windows = shown.written.material.totals, shown.windows
+    if as_json:
+        found = {"windows": [asdict(one) for one in windows], "totals": asdict(totals)}
+        print_json({"report": str(shown.written.path), **asdict(shown.outcome), **found})
+    else:
+        if windows:
+            late = sum(one.late for one in windows)
+            received = sum(one.received for one in windows)
+            say(f"\nAttainment, followed live: {len(windows)} windows, {late:,} late of {received:,} messages.")
+        _tell(shown.written.material)
+        say(f"\nLook at {shown.written.path.resolve()}")
+    if not shown.outcome.complete:
+        sys.exit(ExitCode.FAILED)
+
+
+def _tell(material: Material) -> None:
+    """The sentences of the page."""
+    from tidegate_analytics.report.words import sentences
+
+    for sentence in sentences(material):
+        out().print(escape(sentence), soft_wrap=True)
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.replace(tzinfo=UTC)
+
+
+def _end(moment: datetime | None) -> datetime | None:
+    """The first moment that is not included: of a day without a time, the next day."""
+    if moment is None:
+        return None
+    whole_day = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
+    return moment.replace(tzinfo=UTC) + (timedelta(days=1) if whole_day else timedelta(0))
 
 
 def _check(job: str, lake_path: str | None, urls: tuple[str, ...], given: dict[str, Any]) -> None:

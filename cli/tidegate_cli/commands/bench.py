@@ -166,3 +166,55 @@ def sensing(queues: int, seconds: float, as_json: bool) -> None:
     for name in ("head", "edge", "rabbitmq"):
         table.add_row(name, f"{figures[f'{name}_share_without_queues']:.1%}", f"{figures[f'{name}_share']:.1%}")
     out().print(table)
+
+
+@command.command("analytics")
+@click.option("--rounds", type=click.IntRange(3, 50), default=5, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--records", type=click.IntRange(10_000, 5_000_000), default=200_000, show_default=True, help="Read in each round."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(10, 86_400),
+    default=60,
+    show_default=True,
+    help="How long a query follows a stream at 1,000 records/s, for its delay and its memory.",
+)
+@json_option
+def analytics(rounds: int, records: int, seconds: float, as_json: bool) -> None:
+    """The Spark source beside a bare consumer and beside JSON files, its memory, and the delay of a query."""
+    from ..benchmarks import analytics as analytics_benchmark
+
+    size = analytics_benchmark.Size(rounds=rounds, records=records, seconds=seconds)
+    with progress(quiet=as_json) as report:
+        figures = run(analytics_benchmark.run_analytics(size, report))
+    if as_json:
+        print_json(figures)
+    else:
+        _show_analytics(figures)
+
+
+def _show_analytics(figures: dict[str, Any]) -> None:
+    console = out()
+    table = Table(title=f"Medians of {figures['rounds']} interleaved rounds", title_justify="left")
+    for heading, right in (("what", False), ("records/s", True), ("to bare", True), ("to files", True)):
+        table.add_column(heading, justify="right" if right else "left")
+    rates = figures["records_per_s"]
+    one, two = figures["ratio_to_bare_consumer"], figures["ratio_to_bare_consumer_2_partitions"]
+    table.add_row("bare pika consumer", f"{rates['bare']:,}", "1", "")
+    table.add_row("source, one partition", f"{rates['source_1']:,}", f"{one:.2f}", "")
+    table.add_row("source, two partitions", f"{rates['source_2']:,}", f"{two:.2f}", f"{figures['ratio_to_files']:.2f}")
+    table.add_row("Spark's JSON files", f"{rates['files']:,}", "", "1")
+    console.print(table)
+    if figures["lag_p95_s"] is not None:
+        console.print(
+            f"From a record's time to its updated window at {figures['lag_records_per_s']:,} records/s: "
+            f"{figures['lag_p50_s']:.2f} s p50, {figures['lag_p95_s']:.2f} s p95, {figures['lag_max_s']:.2f} s at most."
+        )
+    memory = Table(title="Memory, MB", title_justify="left")
+    for heading in ("after", "records", "Python workers", "driver", "JVM heap"):
+        memory.add_column(heading, justify="left" if heading == "after" else "right")
+    for point in figures["memory"]:
+        numbers = [f"{point[name]:,.0f}" for name in ("records", "workers_mb", "driver_mb", "jvm_heap_mb")]
+        memory.add_row(point["after"], *numbers)
+    console.print(memory)

@@ -29,7 +29,7 @@ _LOOK_EVERY_S: Final = 1.0
 _TABLE_EVERY: Final = 6
 """Looks between two tables where the output is no terminal and can't be redrawn."""
 _QUEUES: Final = 20
-_JOINING_S: Final = 1.0 + story.JOIN_EVERY_S * len(story.AUDIENCES)
+_JOINING_S: Final = story.JOINING_S
 _CALM_S_MIN: Final = 3.0
 
 
@@ -118,16 +118,7 @@ class _Demo:
             task.cancel()
 
     async def _play(self, scenario: EarlyWarning) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(scenario.publish(self._total_s))
-            group.create_task(self._shake(scenario))
-            await scenario.join()
-        await scenario.settle()
-
-    async def _shake(self, scenario: EarlyWarning) -> None:
-        await asyncio.sleep(_JOINING_S + self._steady_s)
-        scenario.shake()
-        self._say(shaking())
+        await scenario.play(_JOINING_S + self._steady_s, self._total_s, lambda: self._say(shaking()))
 
     async def _watch(self, scenario: EarlyWarning, head: Asking, task: asyncio.Task[None], live: Live | None) -> None:
         rates = _Rates(scenario.watches)

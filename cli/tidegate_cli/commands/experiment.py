@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ _out_option = click.option(
     "--out",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write samples, decisions and figures into this folder.",
+    help="Write samples, decisions, telemetry and figures into this folder.",
 )
 _CONTROLS: Final = ("instant", "realistic")
 _control_option = click.option(
@@ -195,8 +196,7 @@ def ews_burst(
         if live:
             run, files = _run_live(options, folder, report, persistent=persistent, sdk=_sdk_count(sdk))
         else:
-            run = run_ews(options, progress=lambda done, total: report("virtual seconds", done, total))
-            files = write_run(run, folder) if folder is not None else ()
+            run, files = _run_simulated(options, folder, report)
     if as_json:
         print_json(run.result.as_json())
     else:
@@ -254,18 +254,34 @@ def compare(
         sys.exit(ExitCode.FAILED)
 
 
+def _run_simulated(options: ews.EwsOptions, folder: Path | None, report: Report) -> tuple[EwsRun, tuple[Path, ...]]:
+    def progress_of(done: int, total: int) -> None:
+        report("virtual seconds", done, total)
+
+    if folder is None:
+        return run_ews(options, progress=progress_of), ()
+    from ..experiment_telemetry import SimulatedTelemetry, write_telemetry
+
+    telemetry = SimulatedTelemetry(ended_us=time.time_ns() // 1_000)
+    run = run_ews(options, progress=progress_of, besides=(telemetry,))
+    return run, (*write_run(run, folder), write_telemetry(telemetry.records(), folder))
+
+
 def _run_live(
     options: ews.EwsOptions, folder: Path | None, report: Report, *, persistent: bool, sdk: int
 ) -> tuple[EwsRun, tuple[Path, ...]]:
     """On real RabbitMQ; what was asked for to be written is written."""
+    from ..experiment_telemetry import live_records, write_telemetry
     from ..live.files import write_live
     from ..live.run import run_live
 
-    live = run_async(run_live(options, progress=report, persistent=persistent, sdk=sdk))
+    wanted = folder is not None
+    live = run_async(run_live(options, progress=report, persistent=persistent, sdk=sdk, telemetry=wanted))
     if folder is None:
         return live.run, ()
     files = write_run(live.run, folder)
-    return live.run, (*files, *write_live(live.course, live.run.recorder, live.run.result, folder))
+    files += write_live(live.course, live.run.recorder, live.run.result, folder)
+    return live.run, (*files, write_telemetry(live_records(live.course, live.telemetry), folder))
 
 
 def _sdk_count(text: str) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.embedded.nodes import ChildNode
 from tidegate_protocol.insight import InsightTaken
+from tidegate_protocol.telemetry import TelemetryRecord
 from tidegate_simulator.experiments.ews import HEAD, EwsOptions, scenario
 from tidegate_simulator.experiments.result import sum_up
 from tidegate_simulator.experiments.run import EwsRun
@@ -25,6 +26,7 @@ from tidegate_simulator.insights import insight_message
 from tidegate_simulator.scenario import Scenario
 
 from ..ask import Asking
+from ..experiment_telemetry import read_stream
 from .brokers_said import Listener, decisions
 from .course import Course, recorded
 from .journal import read_deliveries, read_publications
@@ -49,6 +51,8 @@ class LiveRun:
 
     run: EwsRun
     course: Course
+    telemetry: tuple[TelemetryRecord, ...] = ()
+    """What its brokers wrote to their stream, where that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,16 @@ class _Told:
 
 
 async def run_live(
-    options: EwsOptions, *, progress: Progress | None = None, persistent: bool = False, sdk: int = 0
+    options: EwsOptions,
+    *,
+    progress: Progress | None = None,
+    persistent: bool = False,
+    sdk: int = 0,
+    telemetry: bool = False,
 ) -> LiveRun:
-    """Run the experiment once; of publishers and of subscribers, `sdk` each are those of the SDK."""
+    """Run the experiment once; of publishers and of subscribers, `sdk` each are those of the SDK. The stream of the
+    head is read when all is over, if `telemetry` is wanted.
+    """
     began = time.perf_counter()
     report = progress or (lambda step, done, total: None)
     wanted = scenario(options)
@@ -96,6 +107,7 @@ async def run_live(
         told = await _end(workers, wanted)
         sent = await _uplink_bytes(cluster) - sent_before
         await listening
+        told_by_brokers = tuple(await read_stream(cluster.url(CLUSTER))) if telemetry else ()
         course = Course(
             wanted,
             began_us,
@@ -111,7 +123,7 @@ async def run_live(
     expected = sum(wanted.publishers[row.publisher].message_bytes for row in course.deliveries)
     wire_share = sent / expected if expected else 0.0
     run = _summed_up(options, course, told, machine, wire_share, time.perf_counter() - began)
-    return LiveRun(run, course)
+    return LiveRun(run, course, told_by_brokers)
 
 
 async def _publish_insights(wanted: Scenario, url: str) -> None:

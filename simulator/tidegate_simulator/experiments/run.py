@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidegate_agents.machine import HeadSampled
@@ -43,11 +43,11 @@ class _Ticker(Observer):
         self._progress(self._total, self._total)
 
 
-def run_ews(options: EwsOptions, *, progress: Progress | None = None) -> EwsRun:
-    """Simulate the experiment once."""
+def run_ews(options: EwsOptions, *, progress: Progress | None = None, besides: Iterable[Observer] = ()) -> EwsRun:
+    """Simulate the experiment once; those `besides` may look on, too."""
     began = time.perf_counter()
     recorder = Recorder()
-    observers: list[Observer] = [recorder]
+    observers: list[Observer] = [recorder, *besides]
     if progress is not None:
         observers.append(_Ticker(progress, options.duration_s))
     world = World(scenario(options), observers=tuple(observers))
