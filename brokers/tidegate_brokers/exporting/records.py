@@ -7,6 +7,7 @@ remembered in between is bounded.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -33,6 +34,13 @@ RETURN_S: Final = 600.0
 MOVES_MAX: Final = 10_000
 """Clients whose last move is remembered; the oldest are forgotten first."""
 
+HELPLESS: Final = (
+    ("session-failed", "session-not-started", "publisher-session-ended"),
+    ("no-room", "no-candidate", "no-improvement", "nobody-movable", "no-move-helps"),
+)
+"""Kinds and reasons of decisions that say: overloaded, and nowhere to go. Counted from 0, or the first would
+not show as an increase, and nobody would be called.
+"""
 PREDICTED: Final = ("uplink", "downlink", "matching")
 """Metrics of which a plan says what they will become."""
 
@@ -70,6 +78,8 @@ class RecordMetrics:
             "tidegate_prediction_last_error_ratio", "Measured minus predicted, of the last session",
             ["resource"], registry=registry,
         )  # fmt: skip
+        for kind, reason in product(*HELPLESS):
+            self.decisions.labels(kind, reason)
         for clients in Moved:
             self.began.labels(clients.value, "yes")
         for resource in PREDICTED:
