@@ -32,7 +32,7 @@ check: setup ## format, lint, types, unit and property tests, a short swarm: run
 bench: setup ## measure the data plane beside a bare shovel and federation
 	@$(BIN)/tidegate bench dataplane $(ARGS)
 
-docs: setup ## write the pages that are made from the code
+docs: setup ## write what is made from the code: pages of docs, dashboards
 	@$(BIN)/python scripts/docs.py
 
 lock: ## renew the pins in constraints.txt (needs uv)

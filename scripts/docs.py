@@ -1,7 +1,9 @@
-"""Writes the pages of `docs/` that are made from the code. A test fails when one of them is out of date."""
+"""Writes what is made from the code: pages of `docs/`, dashboards. A test fails when one of them is out of date."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from tidegate_brokers.exporting import reference
@@ -12,3 +14,4 @@ DOCS = Path(__file__).parents[1] / "docs"
 if __name__ == "__main__":
     (DOCS / "configuration.md").write_text(render_reference())
     (DOCS / "metrics.md").write_text(reference.render())
+    subprocess.run([sys.executable, "-m", "deploy.grafana.make"], cwd=DOCS.parent, check=True)

@@ -23,11 +23,37 @@ RABBITMQ = frozenset(
         "rabbitmq_alarms_file_descriptor_limit",
         "rabbitmq_alarms_free_disk_space_watermark",
         "rabbitmq_alarms_memory_used_watermark",
+        "rabbitmq_connections",
+        "rabbitmq_connections_opened_total",
+        "rabbitmq_consumers",
+        "rabbitmq_disk_space_available_bytes",
+        "rabbitmq_disk_space_available_limit_bytes",
+        "rabbitmq_erlang_scheduler_run_queue",
+        "rabbitmq_global_messages_acknowledged_total",
+        "rabbitmq_global_messages_delivered_total",
+        "rabbitmq_global_messages_received_total",
+        "rabbitmq_global_messages_redelivered_total",
+        "rabbitmq_global_messages_unroutable_dropped_total",
+        "rabbitmq_process_max_fds",
+        "rabbitmq_process_open_fds",
+        "rabbitmq_process_resident_memory_bytes",
+        "rabbitmq_queue_messages",
+        "rabbitmq_queue_messages_ready",
+        "rabbitmq_queue_messages_unacked",
+        "rabbitmq_queues",
+        "rabbitmq_resident_memory_limit_bytes",
     }
 )
 """Metrics of RabbitMQ itself that alerts and dashboards use; the test on a real cluster asks for each."""
 PROMETHEUS = frozenset(
-    {"up", "scrape_duration_seconds", "scrape_samples_scraped", "ALERTS", "process_resident_memory_bytes"}
+    {
+        "ALERTS",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "scrape_duration_seconds",
+        "scrape_samples_scraped",
+        "up",
+    }
 )
 """What Prometheus adds, and what every process exports."""
 
