@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from tests.support.containers import docker_problem
+from tests.support.waiting import eventually
+from tidegate_brokers.embedded.ports import Ports
 
 IMAGE = "prom/prometheus:v3.5.3"
 ROOT = Path(__file__).parents[2]
@@ -94,3 +101,92 @@ def metrics_in(expression: str) -> set[str]:
     for pattern in (_LABELS, _NUMBERS):
         text = pattern.sub(" ", text)
     return {name for name in _NAMES.findall(text) if name not in _WORDS and not name.startswith("$")}
+
+
+# A running Prometheus
+
+
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """One target."""
+
+    job: str
+    address: str
+    cluster: str
+    broker: str
+    role: str
+
+
+class Prometheus:
+    """Asks a running Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = httpx.AsyncClient(base_url=url, timeout=30, trust_env=False)
+
+    async def ask(self, path: str, **parameters: str | float) -> Any:
+        """The data of an answer; an error of Prometheus is one of ours."""
+        answer = await self._http.get(f"/api/v1/{path}", params=parameters)
+        assert answer.status_code == 200, f"{parameters}: {answer.text}"
+        return answer.json()["data"]
+
+    async def ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            return (await self._http.get("/-/ready")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    async def value(self, query: str) -> float:
+        """The first value of a query now; 0 where there is none."""
+        found = (await self.ask("query", query=query))["result"]
+        return float(found[0]["value"][1]) if found else 0.0
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+@asynccontextmanager
+async def prometheus(targets: Iterable[Scraped], directory: Path) -> AsyncIterator[Prometheus]:
+    """A Prometheus that scrapes these targets every second, with the rules of `deploy`; gone afterwards."""
+    native = shutil.which("prometheus")
+    problem = docker_problem() if native is None else None
+    if problem is not None:
+        pytest.skip(f"there is no prometheus (Debian: package prometheus), and no Docker to run one in: {problem}")
+    home = directory / "prometheus"
+    shutil.copytree(RULES, home / "rules")
+    (home / "prometheus.yml").write_text(yaml.safe_dump(_configuration(targets)))
+    ports = Ports()
+    port = ports.free()
+    ports.close()
+    options = [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    if native is not None:
+        command = [native, f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data", *options]
+    else:
+        options += ["--config.file=/work/prometheus.yml", "--storage.tsdb.path=/tmp/data"]
+        user = ["--user", f"{os.getuid()}:{os.getgid()}", "--workdir", "/tmp"]
+        mount = ["--network", "host", "--volume", f"{home}:/work:ro"]
+        command = ["docker", "run", "--rm", "--init", *user, *mount, IMAGE, *options]
+    log = (home / "log").open("wb")
+    process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+    made = Prometheus(f"http://127.0.0.1:{port}")
+    try:
+        await eventually(made.ready, f"Prometheus answers; see {home / 'log'}", 60)
+        yield made
+    finally:
+        await made.close()
+        process.terminate()
+        await process.wait()
+        log.close()
+
+
+def _configuration(targets: Iterable[Scraped]) -> dict[str, Any]:
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for one in targets:
+        labels = {"cluster": one.cluster, "broker": one.broker, "role": one.role}
+        jobs.setdefault(one.job, []).append({"targets": [one.address], "labels": labels})
+    return {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules/*.yml"],
+        "scrape_configs": [{"job_name": job, "static_configs": static} for job, static in jobs.items()],
+    }

@@ -26,8 +26,8 @@ from tidegate_protocol.parts import LoadState
 from ..sensing.gauges import Sensed
 from .classes import TopicLabels
 
-FULLNESS_MAX: Final = 100.0
-"""What is told where something waits although nothing may."""
+FULLNESS_MAX: Final = 5.0
+"""Told where something waits although nothing may, and at most: more would tell nothing and hide the rest."""
 Utilizations = Mapping[Metric, float | None]
 LimitsOf = Mapping[tuple[Role, Metric], Limits]
 

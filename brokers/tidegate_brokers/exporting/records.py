@@ -80,8 +80,11 @@ class RecordMetrics:
         )  # fmt: skip
         for kind, reason in product(*HELPLESS):
             self.decisions.labels(kind, reason)
+            self.ended.labels(Moved.SUBSCRIBERS.value, "nothing", reason)
         for clients in Moved:
             self.began.labels(clients.value, "yes")
+            self.ended.labels(clients.value, "moved", "moves-ended")
+            self.ended.labels(clients.value, "partly", "moves-ended")
         for resource in PREDICTED:
             self.error.labels(resource)
 

@@ -238,7 +238,10 @@ capacity there is neither.
 **Latencies.** `tidegate_delivery_latency_seconds` has edges at the usual places and one at every deadline (the first
 12 there are); they are right to 2 %. `tidegate_delivery_latency_deadline_ratio` is latency over deadline, so that
 topics with different deadlines can be put together; its edge at 1 is exact, as is
-`tidegate_delivery_late_messages_total`."""
+`tidegate_delivery_late_messages_total`.
+
+**Counters with labels** appear with the first event they count, so that `increase()` does not see that one. Those that
+alerts rest on, and the usual ends of sessions and moves, are there from the beginning, at 0."""
 
 _BOUNDS: Final = """
 ## How many series there are

@@ -74,7 +74,8 @@ ROWS: Rows = (
                 "short",
                 [
                     q(
-                        f"sum by (broker, clients) (increase(tidegate_sessions_started_total{{{IN_CLUSTER}}}{RATE}))",
+                        f"""sum by (broker, clients) (
+                            increase(tidegate_sessions_started_total{{{IN_CLUSTER}}}{RATE})) > 0""",
                         "{{broker}}: {{clients}}",
                     )
                 ],
@@ -88,7 +89,7 @@ ROWS: Rows = (
                 "short",
                 [
                     q(
-                        f"sum by (outcome, reason) (increase(tidegate_sessions_ended_total{{{IN_CLUSTER}}}{RATE}))",
+                        f"sum by (outcome, reason) (increase(tidegate_sessions_ended_total{{{IN_CLUSTER}}}{RATE})) > 0",
                         "{{outcome}}: {{reason}}",
                     )
                 ],
@@ -120,7 +121,7 @@ ROWS: Rows = (
                 [
                     q(
                         f"""sum by (clients, outcome, reason) (
-                            increase(tidegate_migrations_ended_total{{{IN_CLUSTER}}}{RATE}))""",
+                            increase(tidegate_migrations_ended_total{{{IN_CLUSTER}}}{RATE})) > 0""",
                         "{{clients}} {{outcome}}: {{reason}}",
                     )
                 ],
@@ -220,7 +221,7 @@ ROWS: Rows = (
                 [
                     q(
                         f"""sum by (broker, decision, reason) (increase(tidegate_decisions_total{{{IN_CLUSTER},
-               decision=~"session-failed|session-refused|session-not-started|session-empty|drain-waits"}}{RATE}))""",
+                            decision=~"session-(failed|refused|not-started|empty)|drain-waits"}}{RATE})) > 0""",
                         "{{broker}} {{decision}}: {{reason}}",
                     )
                 ],

@@ -92,13 +92,18 @@ ROWS: Rows = (
                 dashed="/^capacity/",
             ),
             lines(
-                "Messages and bytes in",
-                "What comes in.",
+                "Bytes in",
+                "What comes in, on the wire.",
                 "Bps",
-                [
-                    q(f"max(tidegate_broker_in_bytes_per_second{{{OF_BROKER}}})", "bytes per second"),
-                    q(f"max(tidegate_broker_in_messages_per_second{{{OF_BROKER}}})", "messages per second"),
-                ],
+                [q(f"max(tidegate_broker_in_bytes_per_second{{{OF_BROKER}}})", "in")],
+                span=6,
+            ),
+            lines(
+                "Messages in",
+                "What comes in.",
+                "cps",
+                [q(f"max(tidegate_broker_in_messages_per_second{{{OF_BROKER}}})", "in")],
+                span=6,
             ),
             lines(
                 "Subscriptions in trouble",

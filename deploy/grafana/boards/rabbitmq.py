@@ -7,8 +7,8 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from ..panels import GREEN, RED, Rows, board, filled, lines, number, q
 from ..queries import OF_BROKERS, RATE
 
-ALARMS = " or ".join(
-    f"max by (broker) (rabbitmq_alarms_{name}{{{OF_BROKERS}}})"
+ALARMS = " + ".join(
+    f"sum(max by (broker) (rabbitmq_alarms_{name}{{{OF_BROKERS}}}))"
     for name in ("memory_used_watermark", "free_disk_space_watermark")
 )
 
@@ -26,7 +26,7 @@ ROWS: Rows = (
                 "Alarms",
                 "Of memory or disk: each blocks everybody who publishes.",
                 "short",
-                f"sum({ALARMS})",
+                ALARMS,
                 steps=((None, GREEN), (1, RED)),
             ),
             number(
