@@ -251,18 +251,12 @@ def _variable(name: str) -> builders.QueryVariable:
         "cluster": ("Cluster", 'label_values(up{job="tidegate"}, cluster)', True),
         "broker": ("Broker", 'label_values(up{job="tidegate", cluster=~"$cluster"}, broker)', False),
         "brokers": ("Broker", 'label_values(up{job="rabbitmq", cluster=~"$cluster"}, broker)', True),
-        "topic": (
-            "Topic",
-            'query_result(count by (topic) (tidegate_topic_subscriptions_count{cluster=~"$cluster"}))',
-            True,
-        ),
+        "topic": ("Topic", 'label_values(tidegate_topic_subscriptions_count{cluster=~"$cluster"}, topic)', True),
     }
     label, query, several = queries[name]
     variable = builders.QueryVariable("broker" if name == "brokers" else name).label(label).datasource(SOURCE)
-    variable.query({"query": query, "refId": "A"}).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    variable.query(query).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
     variable.sort(models.VariableSort.ALPHABETICAL_ASC)
-    if name == "topic":
-        variable.regex('/topic="([^"]*)"/')
     if several:
         variable.multi(True).include_all(True).all_value(".*")
         variable.current(models.VariableOption(text="All", value="$__all", selected=True))

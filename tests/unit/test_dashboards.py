@@ -78,6 +78,11 @@ def test_panels_can_be_read(name: str) -> None:
     board = load(name)
     variables = [variable["name"] for variable in board["templating"]["list"]]
     assert variables[:2] == ["datasource", "cluster"]
+    for variable in board["templating"]["list"][1:]:
+        found = re.fullmatch(r"label_values\((\w+)\{(.*)\}, (\w+)\)", variable["query"])
+        assert found is not None
+        assert found[1] in exported() | PROMETHEUS
+        assert found[3] == variable["name"]
     assert any(link["type"] == "dashboards" and link["tags"] == ["tidegate"] for link in board["links"])
     titles = [panel["title"] for panel in panels(name)]
     places = set()

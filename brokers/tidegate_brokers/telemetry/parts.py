@@ -149,11 +149,11 @@ class Telemetry:
 
     def _write(self, records: Iterable[TelemetryRecord]) -> None:
         for record in records:
+            if self.writer is not None:
+                self.writer.write(record)
             self._counts.taken(record)
             if self._deliveries is not None and isinstance(record, LatencyDigest):
                 self._deliveries.taken(record)
-            if self.writer is not None:
-                self.writer.write(record)
 
     def _failed(self, what: str) -> None:
         """Logged in full the first time only: what fails once may fail every second."""
