@@ -39,8 +39,9 @@ class Activity(StrEnum):
     SOURCE = "source"
     """Gives load away."""
     TARGET = "target"
-    """Takes some, or waits for its own session to show."""
+    """Takes some."""
     STABILIZING = "stabilizing"
+    """Waits until a session shows in its load."""
 
 
 @dataclass(slots=True)
