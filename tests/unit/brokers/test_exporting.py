@@ -289,7 +289,7 @@ def test_what_agents_say_under_faults_has_a_label() -> None:
         world.kernel.run(world.scenario.duration_s)
     assert {kind for kind, _ in heard.heard} <= KINDS
     nameless = {(kind, reason) for kind, reason in heard.heard if reason_label(reason) == OTHER}
-    assert {kind for kind, _ in nameless} <= NAMELESS, nameless
+    assert {kind for kind, _ in nameless} <= NAMELESS, f"give these a word in exporting/reasons.py: {nameless}"
     assert len(KINDS | REASONS) < 200
 
 
