@@ -5,7 +5,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-analytics up test check bench lock clean
+.PHONY: help setup demo demo-analytics up test check bench docs lock clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -34,6 +34,9 @@ check: setup ## format, lint, types, unit and property tests, a short swarm: run
 
 bench: setup ## measure the data plane beside a bare shovel and federation
 	@$(BIN)/tidegate bench dataplane $(ARGS)
+
+docs: setup ## write what is made from the code: pages of docs, dashboards
+	@$(BIN)/python scripts/docs.py
 
 lock: ## renew the pins in constraints.txt (needs uv)
 	@scripts/lock.sh

@@ -128,6 +128,11 @@ class HeadAgent:
         self._insights.register(dispatch)
 
     @property
+    def paused(self) -> bool:
+        """Whether an operator has switched balancing off in this cluster."""
+        return self._context.paused
+
+    @property
     def story(self) -> deque[Decision]:
         """The recent decisions, oldest first."""
         return self._context.story

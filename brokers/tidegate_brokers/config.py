@@ -104,6 +104,12 @@ class BrokerConfig(_Options):
         le=20_000,
         description="Output queues that /metrics shows one by one, those with most waiting first.",
     )
+    topic_series_max: int = Field(
+        50,
+        ge=0,
+        le=5_000,
+        description="Topics that /metrics shows one by one; the rest is shown together, as `other`.",
+    )
     telemetry: bool = Field(
         True, description="Whether records for later analysis are written to a stream of the head's RabbitMQ."
     )
@@ -175,6 +181,10 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         json_schema_extra=_unit("messages"),
     )
 
+    delivery_metrics: bool = Field(
+        True,
+        description="Whether subscribers are asked to report latencies for /metrics even where telemetry is off.",
+    )
     telemetry_age_s: int = Field(
         7 * 24 * 3600,
         ge=60,

@@ -9,11 +9,13 @@ import time
 from tidegate_agents.config import SILENT_PERIODS_MAX
 from tidegate_agents.config import EdgeConfig as AgentConfig
 from tidegate_agents.edge import EdgeAgent
+from tidegate_agents.policies import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .config import EdgeConfig
 from .control import ControlChannel, Inbox
 from .edge_plane import EdgePlane
+from .exporting.load import EdgeLoad
 from .management import Management
 from .metrics import BrokerMetrics
 from .process import BrokerProcess, Parts, main, new_metrics
@@ -28,7 +30,7 @@ LIST_PERIODS = 5
 
 async def run_edge(config: EdgeConfig, stop: asyncio.Event) -> None:
     """Run an edge until `stop` is set; raise `BrokerError` if it can't start."""
-    metrics = new_metrics("edge", config.name)
+    metrics = new_metrics("edge", config)
     management = Management(config.management, config.url.vhost)
     parts = _build(config, management, metrics)
     await BrokerProcess(config, management, parts, metrics).run(stop)
@@ -70,8 +72,9 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
     telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
-    if telemetry is not None:
-        runtime.observer = telemetry.observe
+    runtime.observer = telemetry.observe
+    limits = policy_named(config.policy, config.policy_seed).limits
+    metrics.registry.register(EdgeLoad(agent, senses.sensed, limits, config.topic_series_max))
     return Parts(
         runtime,
         worker,

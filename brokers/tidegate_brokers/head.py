@@ -25,14 +25,15 @@ from tidegate_protocol.names import (
 
 from .config import HeadConfig
 from .control import ControlChannel, Inbox
+from .exporting.load import HeadLoad
 from .fences import FenceWatch
 from .head_plane import HeadPlane
 from .management import Management
 from .metrics import BrokerMetrics, distribution_version
 from .process import BrokerProcess, Parts, main, new_metrics
 from .runtime import Runtime
-from .sensing.senses import head_senses
-from .telemetry.parts import head_telemetry
+from .sensing.senses import Senses, head_senses
+from .telemetry.parts import Telemetry, head_telemetry
 from .worker import PlaneWorker
 
 ROUTINE_PERIODS = 5
@@ -41,7 +42,7 @@ ROUTINE_PERIODS = 5
 
 async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
     """Run a head until `stop` is set; raise `BrokerError` if it can't start."""
-    metrics = new_metrics("head", config.name)
+    metrics = new_metrics("head", config)
     management = Management(config.management, config.url.vhost)
     parts = _build(config, management, metrics)
     await BrokerProcess(config, management, parts, metrics).run(stop)
@@ -102,10 +103,9 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
 
     runtime.connect(worker, own, route)
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
-    if telemetry is not None:
-        runtime.observer = telemetry.observe
-        senses.also_reported = telemetry.publisher_reported
-        senses.switchboard.subscriber_reported = telemetry.subscriber_reported
+    runtime.observer = telemetry.observe
+    _report_to(telemetry, senses, config)
+    metrics.registry.register(HeadLoad(senses.sensed, lambda: telemetry.decisions.state, lambda: agent.paused))
     return Parts(
         runtime,
         worker,
@@ -117,6 +117,13 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         senses=senses.tasks,
         telemetry=telemetry,
     )
+
+
+def _report_to(telemetry: Telemetry, senses: Senses, config: HeadConfig) -> None:
+    """Have what clients report recorded and counted."""
+    senses.also_reported = telemetry.publisher_reported
+    if config.telemetry or config.delivery_metrics:
+        senses.switchboard.subscriber_reported = telemetry.subscriber_reported
 
 
 def _ask_neighbour(channel: ControlChannel, key: str, message: ControlMessage, request_id: str) -> None:

@@ -11,6 +11,8 @@ from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+LOAD_REPORTS = ("pie-local", "pie-global")
+"""Kinds of control messages that are counted from 0, because whoever misses them wants to see that."""
 LINK_STATES = ("running", "starting", "terminated", "missing")
 
 
@@ -25,12 +27,15 @@ def distribution_version() -> str:
 class BrokerMetrics:
     """All metrics of one process."""
 
-    def __init__(self, registry: CollectorRegistry, role: str, name: str) -> None:
+    def __init__(self, registry: CollectorRegistry, role: str, name: str, cluster: str) -> None:
         self.registry = registry
         self.build = Gauge(
-            "tidegate_build_info", "Version of this process", ["version", "role", "broker"], registry=registry
+            "tidegate_build_info",
+            "Version of this process, and which broker it is",
+            ["version", "role", "broker", "cluster"],
+            registry=registry,
         )
-        self.build.labels(distribution_version(), role, name).set(1)
+        self.build.labels(distribution_version(), role, name, cluster).set(1)
         self.agent_errors = Counter("tidegate_agent_errors", "Events the agent failed on: bugs", registry=registry)
         self.loop_lag = Gauge(
             "tidegate_event_loop_lag_seconds", "How late the last periodic wake-up came", registry=registry
@@ -53,6 +58,9 @@ class BrokerMetrics:
             ["reason"],
             registry=registry,
         )
+        for kind in LOAD_REPORTS:
+            self.received.labels(kind)
+            self.sent.labels(kind)
         self.refused = Counter(
             "tidegate_requests_refused", "Requests answered with a refusal", ["reason"], registry=registry
         )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, disable_created_metrics
 
 from tidegate_agents.machine import StopRequested
 
@@ -55,18 +55,20 @@ class Parts:
     """What readiness lacks besides connections and data plane."""
     control_required: bool
     """Whether the process can't begin without its control channel. An edge can: RabbitMQ delivers anyway."""
+    telemetry: Telemetry
     others: tuple[ControlChannel, ...] = ()
     senses: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
     """What runs besides, once the agent works: sensing, probes, the watch for alarms."""
-    telemetry: Telemetry | None = None
 
 
-def new_metrics(role: str, name: str) -> BrokerMetrics:
+def new_metrics(role: str, config: BrokerConfig) -> BrokerMetrics:
     """Metrics on a registry of their own, with those of the process and the platform."""
+    # A series more for each counter, which nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    return BrokerMetrics(registry, role, name)
+    return BrokerMetrics(registry, role, config.name, config.cluster)
 
 
 class BrokerProcess:
@@ -135,8 +137,7 @@ class BrokerProcess:
         for other in parts.others:
             self._spawn(other.keeper.run())
         self._spawn(parts.worker.run())
-        if parts.telemetry is not None:
-            self._spawn(parts.telemetry.run())
+        self._spawn(parts.telemetry.run())
         await parts.worker.wait_asserted(timeout_s)
         # Only now: the agent must know what its predecessor left before anybody asks it for anything.
         await parts.control.start_taking()
@@ -161,8 +162,7 @@ class BrokerProcess:
                     await channel.flush()
         except TimeoutError:
             log.warning("some last messages were not confirmed")
-        if parts.telemetry is not None:
-            await parts.telemetry.finish()
+        await parts.telemetry.finish()
 
     async def _close(self) -> None:
         self._stopping = True

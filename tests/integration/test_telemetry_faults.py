@@ -117,7 +117,10 @@ async def counts(process: Process, least: float) -> bool:
 
 
 async def test_switched_off_nothing_is_declared_and_nothing_sent(brokers: Brokers) -> None:
-    head, edge = await started(brokers, telemetry=False)
+    head = await brokers.head("head", telemetry=False, delivery_metrics=False)
+    edge = await brokers.edge("edge", "head", telemetry=False)
+    for process in (head, edge):
+        await process.start()
     hopeful = await brokers.edge("hopeful", "head")
     await hopeful.start()
     async with brokers.client("head") as client:
@@ -132,6 +135,18 @@ async def test_switched_off_nothing_is_declared_and_nothing_sent(brokers: Broker
     for process in (head, edge):
         assert "tidegate_telemetry" not in (await process.get("metrics")).text
         assert '"connection": "telemetry"' not in process.words()
+
+
+async def test_without_a_stream_reports_are_counted_all_the_same(brokers: Brokers) -> None:
+    head = await brokers.head("head", telemetry=False)
+    await head.start()
+    digest = SubscriptionDigest(pattern="#", deadline_us=1_000, elapsed_us=1, received=3, late=2)
+    async with brokers.client("head") as client:
+        answer = await client.ask(REPORT.model_copy(update={"digests": (digest,)}))
+    assert isinstance(answer, ReportTaken)
+    assert answer.wanted
+    assert await head.metric('tidegate_delivery_late_messages_total{topic="#"}') == 2.0
+    assert "tidegate_telemetry" not in (await head.get("metrics")).text
 
 
 async def test_a_report_that_comes_twice_is_written_once(brokers: Brokers) -> None:

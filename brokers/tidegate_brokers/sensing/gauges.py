@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 from prometheus_client.core import GaugeMetricFamily
@@ -116,8 +117,8 @@ class SensedCollector(Collector):
             "size": ("tidegate_output_message_bytes", "Average message on the wire"),
         }
         gauges = {key: GaugeMetricFamily(name, text, labels=["queue"]) for key, (name, text) in families.items()}
-        worst = sorted(self._sensed.subscriptions, key=lambda sample: (-sample.depth, sample.name))
-        for sample in worst[: self._queues_max]:
+        worst = nsmallest(self._queues_max, self._sensed.subscriptions, key=lambda one: (-one.depth, one.name))
+        for sample in worst:
             label = [sample.name]
             gauges["depth"].add_metric(label, sample.depth)
             threshold = self._threshold(sample.name)

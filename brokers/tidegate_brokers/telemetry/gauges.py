@@ -37,6 +37,3 @@ class TelemetryMetrics:
         for reason in DropReason:
             self.dropped.labels(reason.value)
         self.buffered = Gauge("tidegate_telemetry_buffered_records", "Records that wait", registry=registry)
-        self.errors = Counter(
-            "tidegate_telemetry_errors", "What could not be turned into records: bugs", registry=registry
-        )

@@ -1,7 +1,8 @@
-"""Telemetry of a head or an edge, put together: it looks on while the agent works, and writes.
+"""Telemetry of a head or an edge, put together: it looks on while the agent works, counts and writes records.
 
-What always holds: it changes nothing that the agent or the data plane does, and an error in it concerns nobody else:
-it is counted, logged, and the broker goes on without that record.
+Counted they are always, as metrics of the process; written only where telemetry is on. What always holds: it changes
+nothing that the agent or the data plane does, and an error in it concerns nobody else: it is counted, logged, and the
+broker goes on without that record.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from tidegate_agents.machine import Action, EdgeSampled, Event, HeadSampled, Rec
 from tidegate_protocol.messages import PublisherReport
 from tidegate_protocol.operations import Role
 from tidegate_protocol.reports import ReportTaken, SubscriberReport
-from tidegate_protocol.telemetry import TelemetryRecord, WriterStatus
+from tidegate_protocol.telemetry import LatencyDigest, TelemetryRecord, WriterStatus
 
 from ..config import EdgeConfig, HeadConfig
+from ..exporting.deliveries import DeliveryMetrics
+from ..exporting.records import HeadRecordMetrics, RecordMetrics
 from ..management import Management
 from .clients import PublisherBook, SubscriberDesk
 from .decisions import DecisionRecords
@@ -41,15 +44,23 @@ Sampled = Callable[[Event, int, float], list[TelemetryRecord]]
 
 
 class Telemetry:
-    """Records of one broker process."""
+    """Records of one broker process. Without a writer they are counted, and that is all."""
 
-    def __init__(self, origin: Origin, writer: TelemetryWriter, metrics: TelemetryMetrics, detail_s: float) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        writer: TelemetryWriter | None,
+        counts: RecordMetrics,
+        detail_s: float,
+        deliveries: DeliveryMetrics | None = None,
+    ) -> None:
         self.writer = writer
         self.decisions = DecisionRecords(origin)
         self.sampled: Sampled = _no_samples
         """Makes records of a sample that was just judged; set by whoever knows the agent."""
         self._origin = origin
-        self._metrics = metrics
+        self._counts = counts
+        self._deliveries = deliveries
         self._detail_s = detail_s
         self._publishers = PublisherBook(origin, asyncio.get_running_loop().time())
         self._subscribers = SubscriberDesk(origin, detail_s)
@@ -78,7 +89,8 @@ class Telemetry:
 
     def publisher_reported(self, report: PublisherReport) -> None:
         """A publisher says what it sent."""
-        self._publishers.reported(report)
+        if self.writer is not None:
+            self._publishers.reported(report)
 
     def subscriber_reported(self, report: SubscriberReport) -> ReportTaken:
         """A subscriber says what it got; the answer says when to report next."""
@@ -92,12 +104,14 @@ class Telemetry:
 
     async def run(self) -> None:
         """Write until cancelled. If that ends by a bug, the broker goes on without."""
-        works = (self.writer.keeper.run(), self.writer.run(), self._add_up())
+        if self.writer is None:
+            return
+        works = (self.writer.keeper.run(), self.writer.run(), self._add_up(self.writer))
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                self._metrics.errors.inc()
+                self._counts.errors.inc()
                 log.error("a bug ended telemetry; the broker goes on without", exc_info=task.exception())
         finally:
             for task in tasks:
@@ -106,75 +120,81 @@ class Telemetry:
 
     async def finish(self) -> None:
         """Before the process ends: write what there is, within a second."""
-        self._add_up_now()
-        await self.writer.flush(FLUSH_S)
+        if self.writer is not None:
+            self._add_up_now(self.writer)
+            await self.writer.flush(FLUSH_S)
 
-    async def _add_up(self) -> None:
+    async def _add_up(self, writer: TelemetryWriter) -> None:
         """Every so often: what publishers reported, and how complete all this is."""
         loop = asyncio.get_running_loop()
         status_due_s = loop.time()
         while True:
             await asyncio.sleep(self._detail_s)
-            self._add_up_now()
+            self._add_up_now(writer)
             if loop.time() >= status_due_s:
                 status_due_s = loop.time() + STATUS_EVERY_S
-                self._write([self._status()])
+                self._write([self._status(writer)])
 
-    def _add_up_now(self) -> None:
+    def _add_up_now(self, writer: TelemetryWriter) -> None:
         try:
             self._write(self._publishers.take(_wall_us(), asyncio.get_running_loop().time()))
         except Exception:
             self._failed("the reports of publishers")
         left_out, self._publishers.left_out = self._publishers.left_out, 0
-        self.writer.drop(DropReason.TOO_MANY, left_out)
+        writer.drop(DropReason.TOO_MANY, left_out)
 
-    def _status(self) -> WriterStatus:
-        writer, origin = self.writer, self._origin
+    def _status(self, writer: TelemetryWriter) -> WriterStatus:
+        origin = self._origin
         return WriterStatus(**origin.header(_wall_us()), run=origin.run, written=writer.written, dropped=writer.dropped)
 
     def _write(self, records: Iterable[TelemetryRecord]) -> None:
         for record in records:
-            self.writer.write(record)
+            if self.writer is not None:
+                self.writer.write(record)
+            self._counts.taken(record)
+            if self._deliveries is not None and isinstance(record, LatencyDigest):
+                self._deliveries.taken(record)
 
     def _failed(self, what: str) -> None:
         """Logged in full the first time only: what fails once may fail every second."""
-        self._metrics.errors.inc()
+        self._counts.errors.inc()
         self._failures += 1
-        log.log(logging.ERROR if self._failures == 1 else logging.DEBUG, "no telemetry of %s", what, exc_info=True)
+        log.log(logging.ERROR if self._failures == 1 else logging.DEBUG, "no record of %s", what, exc_info=True)
 
 
-def head_telemetry(
-    config: HeadConfig, management: Management, run: int, registry: CollectorRegistry
-) -> Telemetry | None:
-    """Telemetry of a head; None where it is switched off."""
-    if not config.telemetry:
-        return None
-    limits = StreamLimits(*config.telemetry_limits)
-    metrics = TelemetryMetrics(registry)
+def head_telemetry(config: HeadConfig, management: Management, run: int, registry: CollectorRegistry) -> Telemetry:
+    """Telemetry of a head; without a writer where it is switched off."""
     origin = Origin(config.cluster, config.name, Role.HEAD, config.policy, run)
-    writer = TelemetryWriter(config.url, HeadStream(str(config.url), management, limits).prepare, metrics)
-    telemetry = Telemetry(origin, writer, metrics, config.telemetry_detail_period_s)
+    writer = None
+    if config.telemetry:
+        stream = HeadStream(str(config.url), management, StreamLimits(*config.telemetry_limits))
+        writer = TelemetryWriter(config.url, stream.prepare, TelemetryMetrics(registry))
+    deliveries = DeliveryMetrics(config.topic_series_max)
+    registry.register(deliveries)
+    telemetry = Telemetry(origin, writer, HeadRecordMetrics(registry), config.telemetry_detail_period_s, deliveries)
     samples, outcomes = HeadSamples(origin, config.telemetry_period_s), HeadOutcomes(origin)
     telemetry.decisions.followed = outcomes.decided
 
     def sampled(event: Event, time_us: int, now: float) -> list[TelemetryRecord]:
         assert isinstance(event, HeadSampled)
         state = telemetry.decisions.state
-        return samples.sampled(event, state, time_us, now) + outcomes.sampled(event, time_us, now)
+        loads = samples.sampled(event, state, time_us, now) if writer is not None else []
+        return loads + outcomes.sampled(event, time_us, now)
 
     telemetry.sampled = sampled
     return telemetry
 
 
-def edge_telemetry(config: EdgeConfig, agent: EdgeAgent, run: int, registry: CollectorRegistry) -> Telemetry | None:
-    """Telemetry of an edge, written to its head's RabbitMQ; None where it is switched off."""
-    if not config.telemetry:
-        return None
-    metrics = TelemetryMetrics(registry)
+def edge_telemetry(config: EdgeConfig, agent: EdgeAgent, run: int, registry: CollectorRegistry) -> Telemetry:
+    """Telemetry of an edge, written to its head's RabbitMQ; without a writer where it is switched off."""
     origin = Origin(config.cluster, config.name, Role.EDGE, config.policy, run)
-    writer = TelemetryWriter(config.head_url, EdgeStream(str(config.head_url)).prepare, metrics)
-    telemetry = Telemetry(origin, writer, metrics, config.telemetry_detail_period_s)
-    samples = EdgeSamples(origin, agent, config.telemetry_period_s, config.telemetry_detail_period_s)
+    counts, detail_s = RecordMetrics(registry), config.telemetry_detail_period_s
+    if not config.telemetry:
+        return Telemetry(origin, None, counts, detail_s)
+    stream = EdgeStream(str(config.head_url))
+    writer = TelemetryWriter(config.head_url, stream.prepare, TelemetryMetrics(registry))
+    telemetry = Telemetry(origin, writer, counts, detail_s)
+    samples = EdgeSamples(origin, agent, config.telemetry_period_s, detail_s)
 
     def sampled(event: Event, time_us: int, now: float) -> list[TelemetryRecord]:
         assert isinstance(event, EdgeSampled)

@@ -21,7 +21,7 @@ from tidegate_brokers.urls import ServerUrl
 @asynccontextmanager
 async def serving(reasons: list[str]) -> AsyncIterator[httpx.AsyncClient]:
     registry = CollectorRegistry()
-    BrokerMetrics(registry, "head", "north").malformed.labels("not-json").inc()
+    BrokerMetrics(registry, "head", "north", "coast").malformed.labels("not-json").inc()
     server = HttpServer(registry, lambda: reasons)
     await server.start("127.0.0.1", 0)
     try:
@@ -68,7 +68,7 @@ async def test_a_taken_port_is_named() -> None:
 
 def test_a_link_counter_survives_the_restart_of_rabbitmq() -> None:
     registry = CollectorRegistry()
-    metrics = BrokerMetrics(registry, "head", "north")
+    metrics = BrokerMetrics(registry, "head", "north", "coast")
     for forwarded in (5, 9, 2):  # RabbitMQ counts from 0 again after 9
         metrics.observe_link("edge", "running", 0, forwarded)
     assert registry.get_sample_value("tidegate_link_forwarded_messages_total", {"target": "edge"}) == 11

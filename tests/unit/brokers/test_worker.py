@@ -67,7 +67,7 @@ class Bench:
         self.plane = Plane()
         self.events: list[Event] = []
         url = ServerUrl.parse("amqp://guest:guest@localhost/")
-        metrics = BrokerMetrics(CollectorRegistry(), "edge", "north")
+        metrics = BrokerMetrics(CollectorRegistry(), "edge", "north", "coast")
         self.worker = PlaneWorker(
             self.plane, url, cast(Any, None), self.events.append, metrics, cast(Any, None), routine_every_s=60.0
         )

@@ -1,0 +1,1 @@
+"""What a broker process exports besides what its parts count themselves: metrics made of what it handles anyway."""
