@@ -5,7 +5,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check bench lock clean
+.PHONY: help setup demo up test check bench images lock clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -31,6 +31,10 @@ check: setup ## format, lint, types, unit and property tests, a short swarm: run
 
 bench: setup ## measure the data plane beside a bare shovel and federation
 	@$(BIN)/tidegate bench dataplane $(ARGS)
+
+images: ## build the Docker images of brokers and of analytics
+	@docker build -f deploy/images/Dockerfile --target tidegate -t tidegate:local .
+	@docker build -f deploy/images/Dockerfile --target analytics -t tidegate-analytics:local .
 
 lock: ## renew the pins in constraints.txt (needs uv)
 	@scripts/lock.sh

@@ -39,20 +39,30 @@ def _http(url: ServerUrl) -> ServerUrl:
     return url
 
 
+def _own_password(url: ServerUrl) -> ServerUrl:
+    if url.guessable and not url.on_loopback:
+        raise ValueError(f"leads to {url.host} with a password that anybody could guess, or none")
+    return url
+
+
 Name = Annotated[str, AfterValidator(check_name)]
 AmqpUrl = Annotated[ServerUrl, AfterValidator(_amqp)]
+LoginUrl = Annotated[ServerUrl, AfterValidator(_amqp), AfterValidator(_own_password)]
+"""An address that is logged in to: off this machine, with a password of its own."""
 HttpUrl = Annotated[ServerUrl, AfterValidator(_http)]
 
 
-class _Options(BaseModel):
+class Options(BaseModel):
+    """Frozen, and nothing in it that is not known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Neighbour(_Options):
+class Neighbour(Options):
     """A neighbouring head, as an entry of `neighbours`."""
 
     name: Name = Field(description="Name of the neighbouring head.")
-    url: AmqpUrl = Field(description="AMQP address of its RabbitMQ as this process reaches it, for control messages.")
+    url: LoginUrl = Field(description="AMQP address of its RabbitMQ as this process reaches it, for control messages.")
     link_url: AmqpUrl | None = Field(
         None, description="AMQP address of its RabbitMQ as this head's RabbitMQ reaches it. Default: `url`."
     )
@@ -63,12 +73,14 @@ class Neighbour(_Options):
         return (self.link_url or self.url).with_credentials_of(self.url)
 
 
-class BrokerConfig(_Options):
+class BrokerConfig(Options):
     """Options that heads and edges share."""
 
     name: Name = Field(description="Name of this broker, unique among all brokers it can meet.")
     cluster: Name = Field(description="Name of the cluster: one head and its edges.")
-    url: AmqpUrl = Field(description="AMQP address of this broker's RabbitMQ and virtual host, with user and password.")
+    url: LoginUrl = Field(
+        description="AMQP address of this broker's RabbitMQ and virtual host, with user and password."
+    )
     management_url: HttpUrl | None = Field(
         None,
         description="Address of its management API. Default: the host and credentials of `url`, port 15672 "
@@ -155,6 +167,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         None,
         description="Address of this head as publishers reach it; credentials are left out. Default: `url`.",
     )
+    client_names: Literal["any", "own"] = Field(
+        "any",
+        description="Which names clients may use: any, or their own: the name of their RabbitMQ user, and names that "
+        "begin with it and a hyphen.",
+    )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
     )
@@ -234,7 +251,9 @@ class HeadConfig(BalancingOptions, BrokerConfig):
 class EdgeConfig(BalancingOptions, BrokerConfig):
     """Options of `tidegate edge`."""
 
-    head_url: AmqpUrl = Field(description="AMQP address of the head's RabbitMQ and virtual host, for control messages.")
+    head_url: LoginUrl = Field(
+        description="AMQP address of the head's RabbitMQ and virtual host, for control messages."
+    )
     client_url: AmqpUrl | None = Field(
         None,
         description="Address of this edge as subscribers reach it; credentials are left out. Default: `url`.",

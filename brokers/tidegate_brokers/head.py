@@ -15,8 +15,10 @@ from tidegate_agents.head import HeadAgent
 from tidegate_agents.machine import FenceArrived, LinkKind
 from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import (
+    ANSWER_KEY,
     HEAD_KEY,
     HOM_KEY,
+    OPERATOR_KEY,
     broker_key,
     control_queue,
     pie_global_key,
@@ -81,17 +83,10 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             metrics.observe_link(target, state.shovel, state.waiting, state.forwarded)
 
     worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
-    keys = (
-        HOM_KEY,
-        HEAD_KEY,
-        broker_key(config.name),
-        pie_local_key(config.cluster),
-        pie_global_key(config.cluster),
-    )
-    inbox = Inbox("head", config.name, control_queue(config.name), keys)
+    inbox = Inbox("head", config.name, control_queue(config.name), _keys(config))
     senses = head_senses(config, lambda: len(plane.links), runtime.post, management, metrics.registry)
     post = senses.switchboard.post
-    own = ControlChannel("control", config.url, post, metrics, inbox)
+    own = ControlChannel("control", config.url, post, metrics, inbox, own_names=config.client_names == "own")
     neighbours = {n.name: ControlChannel(f"neighbour-{n.name}", n.url, post, metrics) for n in config.neighbours}
     senses.connect(
         own.reply, {name: partial(_ask_neighbour, channel, broker_key(name)) for name, channel in neighbours.items()}
@@ -117,6 +112,12 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         senses=senses.tasks,
         telemetry=telemetry,
     )
+
+
+def _keys(config: HeadConfig) -> tuple[str, ...]:
+    """What a head listens to: clients, operators, edges, other heads, load reports."""
+    reports = pie_local_key(config.cluster), pie_global_key(config.cluster)
+    return HOM_KEY, ANSWER_KEY, OPERATOR_KEY, HEAD_KEY, broker_key(config.name), *reports
 
 
 def _ask_neighbour(channel: ControlChannel, key: str, message: ControlMessage, request_id: str) -> None:

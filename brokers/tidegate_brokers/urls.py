@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -72,6 +73,22 @@ class ServerUrl:
         if self.user is None:
             return DEFAULT_USER, DEFAULT_USER
         return self.user, self.password or ""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether it leads to this machine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def guessable(self) -> bool:
+        """Whether anybody could guess user and password: there are none, or RabbitMQ's own, or twice the same."""
+        user, password = self.credentials
+        return not password or password == user
 
     def with_credentials_of(self, other: ServerUrl) -> ServerUrl:
         """This address, with the other's user and password where it has none of its own."""

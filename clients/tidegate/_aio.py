@@ -196,11 +196,11 @@ class AioChannel:
         bind = spec.Queue.Bind(exchange=exchange, routing_key=key)
         await self._ask([declare, bind, spec.Basic.Consume(no_ack=True, consumer_tag=tag)])
 
-    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+    async def answer(self, exchange: str, key: str, correlation: str, body: bytes) -> None:
         properties = spec.Basic.Properties(
-            content_type="application/json", correlation_id=correlation or None, delivery_mode=1
+            content_type="application/json", correlation_id=correlation, delivery_mode=1, user_id=self._address.user
         )
-        await self._write_message(spec.Basic.Publish(exchange="", routing_key=reply_to), properties, body)
+        await self._write_message(spec.Basic.Publish(exchange=exchange, routing_key=key), properties, body)
 
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
         properties = spec.Basic.Properties(
@@ -209,6 +209,7 @@ class AioChannel:
             correlation_id=correlation or None,
             expiration=str(expires_ms),
             delivery_mode=1,
+            user_id=self._address.user,
         )
         await self._write_message(
             spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=True), properties, body

@@ -75,7 +75,7 @@ class ConnectionFailed(TidegateError):
 class AccessRefused(ConnectionFailed):
     """RabbitMQ is there and does not let us in."""
 
-    remedy = "check user, password and virtual host in the URL"
+    remedy = "check user, password and virtual host in the URL, and the rights of that user"
 
 
 class ConnectionLost(ConnectionFailed):
