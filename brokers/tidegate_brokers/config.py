@@ -8,6 +8,7 @@ properties, so that an operator gives each address once.
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
@@ -18,6 +19,7 @@ from tidegate_protocol.messages import Capacity
 
 from .balancing import BalancingOptions
 from .balancing import unit as _unit
+from .tls import SYSTEM_AUTHORITIES, Tls
 from .urls import DEFAULT_PORTS, ServerUrl
 
 HEAD_HTTP_PORT: Final = 15780
@@ -96,6 +98,19 @@ class BrokerConfig(Options):
     )
     http_host: str = Field("127.0.0.1", description="Address that /healthz, /readyz and /metrics listen on.")
     http_port: int = Field(HEAD_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one.")
+    http_cert_file: str | None = Field(
+        None, description="Certificate for the same, in PEM form: they are served with TLS then."
+    )
+    http_key_file: str | None = Field(None, description="Its key. Default: in the file of the certificate.")
+    tls_ca_file: str | None = Field(
+        None,
+        description="Authorities that RabbitMQ's certificates are checked against (amqps, https), in PEM form. "
+        "Default: those of the system.",
+    )
+    tls_cert_file: str | None = Field(
+        None, description="Certificate of this process, for a RabbitMQ that asks for one."
+    )
+    tls_key_file: str | None = Field(None, description="Its key. Default: in the file of the certificate.")
     startup_timeout_s: float = Field(
         30.0,
         ge=0,
@@ -137,6 +152,23 @@ class BrokerConfig(Options):
     log_format: Literal["auto", "human", "json"] = Field(
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
     )
+
+    @model_validator(mode="after")
+    def _equip(self) -> BrokerConfig:
+        """Every address knows its certificates; a file that is of no use is found out now."""
+        tls = Tls(self.tls_ca_file, self.tls_cert_file, self.tls_key_file)
+        for option in ("url", "head_url", "management_url", "prometheus_url"):
+            address = getattr(self, option, None)
+            if address is not None:
+                object.__setattr__(self, option, replace(address, tls=tls))
+        return self
+
+    @property
+    def http_tls(self) -> ssl.SSLContext | None:
+        """How /healthz, /readyz and /metrics are served; None: without TLS."""
+        if self.http_cert_file is None:
+            return None
+        return Tls(None, self.http_cert_file, self.http_key_file).server_context()
 
     @property
     def management(self) -> ServerUrl:
@@ -184,6 +216,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="What may wait on one link before publishers are refused (never dropped).",
         json_schema_extra=_unit("bytes"),
     )
+    link_ca_file: str | None = Field(
+        None,
+        description="Authorities that this head's RabbitMQ checks the RabbitMQs it forwards to against (amqps): a path "
+        "on its machine. Default: `tls_ca_file`, else `/etc/ssl/certs/ca-certificates.crt`.",
+    )
     link_prefetch: int = Field(
         4000,
         ge=1,
@@ -223,6 +260,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         return self
 
     @model_validator(mode="after")
+    def _equip_neighbours(self) -> HeadConfig:
+        equipped = tuple(n.model_copy(update={"url": replace(n.url, tls=self.url.tls)}) for n in self.neighbours)
+        object.__setattr__(self, "neighbours", equipped)
+        return self
+
+    @model_validator(mode="after")
     def _distinct(self) -> HeadConfig:
         names = [neighbour.name for neighbour in self.neighbours]
         if self.name in names:
@@ -236,6 +279,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         """Age in seconds, size and segment size in bytes of the telemetry stream."""
         size = self.telemetry_size_bytes
         return self.telemetry_age_s, size, min(self.telemetry_segment_bytes, size)
+
+    @property
+    def link_authorities(self) -> str:
+        """Where this head's RabbitMQ finds the authorities it trusts."""
+        return self.link_ca_file or self.tls_ca_file or SYSTEM_AUTHORITIES
 
     @property
     def publisher_address(self) -> str:

@@ -71,6 +71,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         neighbours=frozenset(n.name for n in config.neighbours),
         link_limit_bytes=config.link_limit_bytes,
         link_prefetch=config.link_prefetch,
+        link_authorities=config.link_authorities,
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
     _count_routes(plane, metrics)

@@ -1,11 +1,13 @@
 """Addresses that hold a password and never show it.
 
 A `ServerUrl` is what a configuration gives for an AMQP or a management address. Its text forms are
-redacted; only `reveal()` returns the password, and only the places that open a connection call it.
+redacted; only `reveal()` returns the password, and only the places that open a connection call it. It also knows the
+certificates for a connection to that address.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
@@ -14,8 +16,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic_core import core_schema
 
+from .tls import Tls
+
 DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671, "http": 15672, "https": 15671}
 DEFAULT_USER: Final = "guest"
+NO_TLS_FILES: Final = Tls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class ServerUrl:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     vhost: str = "/"
+    tls: Tls = field(default=NO_TLS_FILES, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> ServerUrl:
@@ -93,6 +99,15 @@ class ServerUrl:
     def with_credentials_of(self, other: ServerUrl) -> ServerUrl:
         """This address, with the other's user and password where it has none of its own."""
         return self if self.user is not None else replace(self, user=other.user, password=other.password)
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is spoken to with TLS."""
+        return self.scheme in ("amqps", "https")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For a connection to it; None where there is no TLS."""
+        return self.tls.context() if self.secure else None
 
     def __str__(self) -> str:
         return self._text("" if self.user is None else f"{quote(self.user, safe='')}:***@")

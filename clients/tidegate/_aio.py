@@ -28,10 +28,11 @@ from pamqp.header import ContentHeader
 
 from ._aio_transport import EagerTransport, SealingTransport, unseal
 from ._config import Address, Timeouts
-from ._errors import AccessRefused, ConnectionFailed, TidegateError
+from ._errors import AccessRefused, CertificateRefused, ConnectionFailed, TidegateError
 from ._opening import FAST_SHARE, OpeningDiffers, Openings
 from ._publishing import Publication, Topic
 from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, Task, new_tag
+from ._tls import certificate_refusal
 from ._wire import frames
 
 logger = logging.getLogger(__name__)
@@ -495,6 +496,9 @@ def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
     if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
         # aiormq does not look at what RabbitMQ says when it closes instead of opening the virtual host.
         return AccessRefused(str(address), f"access refused to the virtual host {address.vhost!r}")
+    untrusted = certificate_refusal(error)
+    if untrusted is not None:
+        return CertificateRefused(str(address), f"the certificate was refused: {untrusted}")
     return ConnectionFailed(str(address), f"can't connect: {_text(error)}")
 
 

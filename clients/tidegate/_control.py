@@ -25,6 +25,7 @@ from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY
 from ._config import Address, Backoff, Timeouts
 from ._errors import (
     AccessRefused,
+    CertificateRefused,
     Closed,
     ConnectionFailed,
     HeadSilent,
@@ -159,7 +160,7 @@ class Control:
                 if reply.retry_after_s is None:
                     raise failure
                 pause_s = max(pause_s, reply.retry_after_s)
-            except AccessRefused:
+            except (AccessRefused, CertificateRefused):
                 raise
             except (ConnectionFailed, HeadSilent) as error:
                 failure = error

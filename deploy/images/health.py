@@ -11,11 +11,21 @@ import sys
 TIMEOUT_S = 4.0
 
 
+def opened(port: int) -> socket.socket:
+    """A connection to the broker; with TLS where it serves that, unchecked: it is in the same container."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+    if not os.environ.get("TIDEGATE_HEALTH_TLS"):
+        return connection
+    import ssl
+
+    return ssl._create_unverified_context().wrap_socket(connection)
+
+
 def main() -> int:
     """Ask /readyz."""
     port = int(os.environ.get("TIDEGATE_HEALTH_PORT", "15780"))
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
+        with opened(port) as connection:
             connection.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
     except OSError as error:

@@ -42,7 +42,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..config import Name, Options
 from ..errors import TopologyError
-from ..urls import DEFAULT_PORTS
 from .names import owns
 from .roles import (
     Account,
@@ -72,7 +71,8 @@ class _Place(Options):
     name: Name
     host: str
     """Of its RabbitMQ, as other brokers and their RabbitMQs reach it."""
-    port: Annotated[int, Field(ge=1, le=65535)] = DEFAULT_PORTS["amqp"]
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """None: RabbitMQ's own, 5672, or 5671 with TLS."""
     vhost: str = "/"
 
 

@@ -2,7 +2,7 @@
 
     DIR/passwords/USER             kept from run to run; readable by nobody else
     DIR/BROKER/definitions/        for its RabbitMQ: accounts and rights, with hashes of passwords
-    DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given
+    DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, and TLS
     DIR/BROKER/broker.toml         for its process: `tidegate head --config …`; holds passwords
     DIR/PERSON/url                 the address of the first head, with password, as clients reach it
     DIR/PERSON/url-inside          the same as brokers reach it
@@ -22,10 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..config import EdgeConfig, HeadConfig
+from ..config import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
 from ..errors import ConfigurationError
 from ..settings import ENVIRONMENT_PREFIX, load_values, secret_from
-from ..urls import ServerUrl
+from ..urls import DEFAULT_PORTS, ServerUrl
 from .definitions import account_definitions, exchange_definitions
 from .layout import EdgePlace, HeadPlace, Layout
 from .roles import broker_user, link_user
@@ -48,7 +48,13 @@ def password_variable(user: str) -> str:
 class Access:
     """A layout and the passwords of everybody in it."""
 
-    def __init__(self, layout: Layout, directory: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, layout: Layout, directory: Path, environ: Mapping[str, str], certificates: str | None = None
+    ) -> None:
+        """`certificates`: the folder in which each broker and its RabbitMQ find ca.pem, cert.pem and key.pem, by the
+        same path on each machine; everything is spoken with TLS then.
+        """
+        self._certificates = certificates
         self._layout = layout
         self._directory = directory
         self._environ = environ
@@ -78,6 +84,7 @@ class Access:
             files.append((folder / "definitions" / "1-exchanges.json", json.dumps(first, indent=2) + "\n", PUBLIC))
             files.append((folder / "definitions" / "2-accounts.json", json.dumps(second, indent=2) + "\n", PUBLIC))
             files.append((folder / "conf.d" / "memory.conf", self._memory(), PUBLIC))
+            files.append((folder / "conf.d" / "tls.conf", self._rabbitmq_tls(), PUBLIC))
             files.append((folder / "broker.toml", _toml(values), PRIVATE))
         for user, password in self._passwords.items():
             files.append((self._file(user), password + "\n", PRIVATE))
@@ -129,7 +136,36 @@ class Access:
         return f"total_memory_available_override_value = {int(digits) * UNITS.get(unit, 1)}\n"
 
     def _url(self, place: HeadPlace | EdgePlace, user: str) -> str:
-        return ServerUrl("amqp", place.host, place.port, user, self._passwords[user], place.vhost).reveal()
+        scheme = "amqp" if self._certificates is None else "amqps"
+        port = place.port or DEFAULT_PORTS[scheme]
+        return ServerUrl(scheme, place.host, port, user, self._passwords[user], place.vhost).reveal()
+
+    def _broker_tls(self) -> dict[str, str]:
+        folder = self._certificates
+        if folder is None:
+            return {}
+        return {
+            "tls_ca_file": f"{folder}/ca.pem",
+            "http_cert_file": f"{folder}/cert.pem",
+            "http_key_file": f"{folder}/key.pem",
+        }
+
+    def _rabbitmq_tls(self) -> str:
+        folder = self._certificates
+        if folder is None:
+            return ""
+        lines = ["listeners.tcp = none", f"listeners.ssl.default = {DEFAULT_PORTS['amqps']}"]
+        ports = {"management.ssl": DEFAULT_PORTS["https"], "prometheus.ssl": PROMETHEUS_PORTS["https"]}
+        for part in ("ssl_options", *ports):
+            if part in ports:
+                lines.append(f"{part}.port = {ports[part]}")
+            lines += [
+                f"{part}.cacertfile = {folder}/ca.pem",
+                f"{part}.certfile = {folder}/cert.pem",
+                f"{part}.keyfile = {folder}/key.pem",
+            ]
+        # Clients are known by their passwords.
+        return "\n".join([*lines, "ssl_options.verify = verify_none", ""])
 
     def _head(self, head: HeadPlace) -> dict[str, Any]:
         user = broker_user(head.name)
@@ -138,6 +174,7 @@ class Access:
             "cluster": head.cluster,
             "url": self._url(head, user),
             "client_names": "own",
+            **self._broker_tls(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user)} for other in self._layout.neighbours(head)
             ],
@@ -151,6 +188,7 @@ class Access:
             "url": self._url(edge, user),
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
+            **self._broker_tls(),
         }
 
     def _check_head(self, head: HeadPlace) -> HeadConfig:
