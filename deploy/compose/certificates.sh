@@ -13,6 +13,6 @@ for broker in "$@"; do
   # The broker and its RabbitMQ run as different users; nobody else is given this volume.
   chmod 644 "/access/$broker/tls/key.pem"
 done
-for reader in load analyst prometheus; do
+for reader in load operator analyst prometheus; do
   if [ -d /access/$reader ]; then cp $authority/ca.pem /access/$reader/ca.pem; fi
 done

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.support.compose import BROKERS, EDGES, SERVICES, Project, build
+from tests.support.compose import BROKERS, EDGES, SERVICES, Project, build, run
 from tests.support.containers import docker_problem
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber
@@ -135,6 +135,30 @@ async def test_what_is_killed_under_load_comes_back_and_nothing_is_lost(project:
         assert (outcome.lost, outcome.doubled, outcome.out_of_order) == (0, 0, 0), outcome
         assert outcome.published > 100
         assert set(load.places().values()) <= set(EDGES)
+
+
+async def test_an_upgrade_one_by_one_loses_nothing_and_makes_nothing_late(project: Project) -> None:
+    load = Load(
+        await project.url("load"), "load-u",
+        edge_bytes_per_s=100_000, topics=4, subscribers=1, rate=10, deadline=10,
+    )  # fmt: skip
+    async with load:
+        await load.join()
+        publishing = asyncio.create_task(load.publish(SETTLED_S))
+        try:
+            edge = sorted(load.places().values())[0]
+            await run("deploy/compose/rolling-upgrade.sh", edge, environ=project.settings)
+            before = load.outcome().delivered
+            await eventually(lambda: load.outcome().delivered > before + 50, "messages flow")
+            load.stop()
+            await publishing
+            await load.settle()
+        finally:
+            publishing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await publishing
+        outcome = load.outcome()
+        assert (outcome.lost, outcome.doubled, outcome.out_of_order, outcome.late) == (0, 0, 0, 0), outcome
 
 
 async def test_taken_down_it_leaves_nothing(project: Project) -> None:

@@ -45,6 +45,11 @@ def password_variable(user: str) -> str:
     return f"{ENVIRONMENT_PREFIX}PASSWORD_{user.upper().replace('-', '_')}"
 
 
+def address_variable(head: str) -> str:
+    """The variable that says by which address clients reach a head, where there are several."""
+    return f"{ENVIRONMENT_PREFIX}ADDRESS_{head.upper().replace('-', '_')}"
+
+
 class Access:
     """A layout and the passwords of everybody in it."""
 
@@ -66,9 +71,7 @@ class Access:
         """The address of a head for one account, as clients reach it."""
         for head in self._layout.head:
             if cluster in (None, head.cluster):
-                config = self._check_head(head)
-                address = ServerUrl.parse(config.publisher_address)
-                return replace(address, user=user, password=self._passwords[user])
+                return replace(self._address(head), user=user, password=self._passwords[user])
         known = ", ".join(head.cluster for head in self._layout.head)
         raise ConfigurationError("--cluster", "command line", f"there is no cluster {cluster}", f"known are {known}")
 
@@ -191,8 +194,15 @@ class Access:
             **self._broker_tls(),
         }
 
-    def _check_head(self, head: HeadPlace) -> HeadConfig:
-        return load_values(HeadConfig, self._head(head), self._environ)
+    def _address(self, head: HeadPlace) -> ServerUrl:
+        """As clients reach it: the settings of heads are the same for all, their addresses are not."""
+        variable = address_variable(head.name)
+        given = self._environ.get(variable)
+        config = load_values(HeadConfig, self._head(head), self._environ)
+        try:
+            return ServerUrl.parse(given or config.publisher_address)
+        except ValueError as error:
+            raise ConfigurationError(variable, "environment", str(error), "correct it") from None
 
 
 def _toml(values: Mapping[str, Any]) -> str:
