@@ -5,7 +5,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-analytics up test check bench docs lock clean
+.PHONY: help setup demo demo-analytics up test check bench images docs lock clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -37,6 +37,10 @@ bench: setup ## measure the data plane beside a bare shovel and federation
 
 docs: setup ## write what is made from the code: pages of docs, dashboards
 	@$(BIN)/python scripts/docs.py
+
+images: ## build the Docker images of brokers and of analytics
+	@docker build -f deploy/images/Dockerfile --target tidegate -t tidegate:local .
+	@docker build -f deploy/images/Dockerfile --target analytics -t tidegate-analytics:local .
 
 lock: ## renew the pins in constraints.txt (needs uv)
 	@scripts/lock.sh

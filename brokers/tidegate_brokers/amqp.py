@@ -22,8 +22,9 @@ from aiormq.exceptions import (
     ProbableAuthenticationError,
 )
 
-from .errors import AlreadyRunning, BrokerError, RabbitDenied, RabbitForbidden, RabbitUnreachable
+from .errors import AlreadyRunning, BrokerError, RabbitDenied, RabbitForbidden, RabbitUnreachable, RabbitUntrusted
 from .frames import PlainTransport
+from .tls import refusal
 from .urls import ServerUrl
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ async def open_connection(url: ServerUrl, label: str, *, plain: bool = True) -> 
     """Open a connection, or raise an error of `errors.py`. `plain`: leave out the headers of what comes in."""
     where = str(url)
     address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}"
-    connection = aiormq.Connection(address, transport_factory=PlainTransport() if plain else None)
+    transport = PlainTransport() if plain else None
+    connection = aiormq.Connection(address, context=url.tls_context(), transport_factory=transport)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect(client_properties={"connection_name": label})
@@ -60,6 +62,9 @@ async def open_connection(url: ServerUrl, label: str, *, plain: bool = True) -> 
     except TimeoutError:
         raise RabbitUnreachable(where, f"no answer within {CONNECT_TIMEOUT_S:g} s", "check host and port") from None
     except (OSError, AMQPError) as error:
+        untrusted = refusal(error)
+        if untrusted is not None:
+            raise RabbitUntrusted(where, untrusted) from None
         problem = f"can't be reached ({_reason(error)})"
         raise RabbitUnreachable(where, problem, "check host and port, and that RabbitMQ runs") from None
     return connection
@@ -130,7 +135,7 @@ class ConnectionKeeper:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self.up.is_set():
-            if isinstance(self.problem, RabbitDenied | RabbitForbidden):
+            if isinstance(self.problem, RabbitDenied | RabbitForbidden | RabbitUntrusted):
                 raise self.problem
             left = deadline - loop.time()
             if left <= 0:

@@ -8,6 +8,7 @@ properties, so that an operator gives each address once.
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
@@ -18,6 +19,7 @@ from tidegate_protocol.messages import Capacity
 
 from .balancing import BalancingOptions
 from .balancing import unit as _unit
+from .tls import SYSTEM_AUTHORITIES, Tls
 from .urls import DEFAULT_PORTS, ServerUrl
 
 HEAD_HTTP_PORT: Final = 15780
@@ -39,20 +41,30 @@ def _http(url: ServerUrl) -> ServerUrl:
     return url
 
 
+def _own_password(url: ServerUrl) -> ServerUrl:
+    if url.guessable and not url.on_loopback:
+        raise ValueError(f"leads to {url.host} with a password that anybody could guess, or none")
+    return url
+
+
 Name = Annotated[str, AfterValidator(check_name)]
 AmqpUrl = Annotated[ServerUrl, AfterValidator(_amqp)]
+LoginUrl = Annotated[ServerUrl, AfterValidator(_amqp), AfterValidator(_own_password)]
+"""An address that is logged in to: off this machine, with a password of its own."""
 HttpUrl = Annotated[ServerUrl, AfterValidator(_http)]
 
 
-class _Options(BaseModel):
+class Options(BaseModel):
+    """Frozen, and nothing in it that is not known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Neighbour(_Options):
+class Neighbour(Options):
     """A neighbouring head, as an entry of `neighbours`."""
 
     name: Name = Field(description="Name of the neighbouring head.")
-    url: AmqpUrl = Field(description="AMQP address of its RabbitMQ as this process reaches it, for control messages.")
+    url: LoginUrl = Field(description="AMQP address of its RabbitMQ as this process reaches it, for control messages.")
     link_url: AmqpUrl | None = Field(
         None, description="AMQP address of its RabbitMQ as this head's RabbitMQ reaches it. Default: `url`."
     )
@@ -63,12 +75,14 @@ class Neighbour(_Options):
         return (self.link_url or self.url).with_credentials_of(self.url)
 
 
-class BrokerConfig(_Options):
+class BrokerConfig(Options):
     """Options that heads and edges share."""
 
     name: Name = Field(description="Name of this broker, unique among all brokers it can meet.")
     cluster: Name = Field(description="Name of the cluster: one head and its edges.")
-    url: AmqpUrl = Field(description="AMQP address of this broker's RabbitMQ and virtual host, with user and password.")
+    url: LoginUrl = Field(
+        description="AMQP address of this broker's RabbitMQ and virtual host, with user and password."
+    )
     management_url: HttpUrl | None = Field(
         None,
         description="Address of its management API. Default: the host and credentials of `url`, port 15672 "
@@ -84,6 +98,19 @@ class BrokerConfig(_Options):
     )
     http_host: str = Field("127.0.0.1", description="Address that /healthz, /readyz and /metrics listen on.")
     http_port: int = Field(HEAD_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one.")
+    http_cert_file: str | None = Field(
+        None, description="Certificate for the same, in PEM form: they are served with TLS then."
+    )
+    http_key_file: str | None = Field(None, description="Its key. Default: in the file of the certificate.")
+    tls_ca_file: str | None = Field(
+        None,
+        description="Authorities that RabbitMQ's certificates are checked against (amqps, https), in PEM form. "
+        "Default: those of the system.",
+    )
+    tls_cert_file: str | None = Field(
+        None, description="Certificate of this process, for a RabbitMQ that asks for one."
+    )
+    tls_key_file: str | None = Field(None, description="Its key. Default: in the file of the certificate.")
     startup_timeout_s: float = Field(
         30.0,
         ge=0,
@@ -132,6 +159,23 @@ class BrokerConfig(_Options):
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
     )
 
+    @model_validator(mode="after")
+    def _equip(self) -> BrokerConfig:
+        """Every address knows its certificates; a file that is of no use is found out now."""
+        tls = Tls(self.tls_ca_file, self.tls_cert_file, self.tls_key_file)
+        for option in ("url", "head_url", "management_url", "prometheus_url"):
+            address = getattr(self, option, None)
+            if address is not None:
+                object.__setattr__(self, option, replace(address, tls=tls))
+        return self
+
+    @property
+    def http_tls(self) -> ssl.SSLContext | None:
+        """How /healthz, /readyz and /metrics are served; None: without TLS."""
+        if self.http_cert_file is None:
+            return None
+        return Tls(None, self.http_cert_file, self.http_key_file).server_context()
+
     @property
     def management(self) -> ServerUrl:
         """The management API, with credentials."""
@@ -161,6 +205,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         None,
         description="Address of this head as publishers reach it; credentials are left out. Default: `url`.",
     )
+    client_names: Literal["any", "own"] = Field(
+        "any",
+        description="Which names clients may use: any, or their own: the name of their RabbitMQ user, and names that "
+        "begin with it and a hyphen.",
+    )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
     )
@@ -172,6 +221,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         ge=MIB,
         description="What may wait on one link before publishers are refused (never dropped).",
         json_schema_extra=_unit("bytes"),
+    )
+    link_ca_file: str | None = Field(
+        None,
+        description="Authorities that this head's RabbitMQ checks the RabbitMQs it forwards to against (amqps): a path "
+        "on its machine. Default: `tls_ca_file`, else `/etc/ssl/certs/ca-certificates.crt`.",
     )
     link_prefetch: int = Field(
         4000,
@@ -216,6 +270,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         return self
 
     @model_validator(mode="after")
+    def _equip_neighbours(self) -> HeadConfig:
+        equipped = tuple(n.model_copy(update={"url": replace(n.url, tls=self.url.tls)}) for n in self.neighbours)
+        object.__setattr__(self, "neighbours", equipped)
+        return self
+
+    @model_validator(mode="after")
     def _distinct(self) -> HeadConfig:
         names = [neighbour.name for neighbour in self.neighbours]
         if self.name in names:
@@ -231,6 +291,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         return self.telemetry_age_s, size, min(self.telemetry_segment_bytes, size)
 
     @property
+    def link_authorities(self) -> str:
+        """Where this head's RabbitMQ finds the authorities it trusts."""
+        return self.link_ca_file or self.tls_ca_file or SYSTEM_AUTHORITIES
+
+    @property
     def publisher_address(self) -> str:
         """What publishers that come from another head are told; they bring credentials of their own."""
         return (self.publisher_url or self.url).without_credentials()
@@ -244,7 +309,9 @@ class HeadConfig(BalancingOptions, BrokerConfig):
 class EdgeConfig(BalancingOptions, BrokerConfig):
     """Options of `tidegate edge`."""
 
-    head_url: AmqpUrl = Field(description="AMQP address of the head's RabbitMQ and virtual host, for control messages.")
+    head_url: LoginUrl = Field(
+        description="AMQP address of the head's RabbitMQ and virtual host, for control messages."
+    )
     client_url: AmqpUrl | None = Field(
         None,
         description="Address of this edge as subscribers reach it; credentials are left out. Default: `url`.",

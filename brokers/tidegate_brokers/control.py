@@ -6,7 +6,8 @@ and, with an `Inbox`, receives what is addressed to this process. What always ho
 - a request that reaches nobody comes back as `Undeliverable`, at once when there is no connection;
 - what can't be read is counted by reason, answered if its sender waits for an answer, and dropped;
 - answers go only to direct reply-to addresses, so that nobody can make us write into a queue of the data
-  plane;
+  plane; clients answer by a key of the control exchange, and only what they were asked;
+- with `own_names`, a client speaks only for names that belong to the account it is connected with;
 - messages are handed on in the order in which they came.
 """
 
@@ -25,16 +26,18 @@ from pamqp.commands import Basic
 from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import (
-    CLIENT_KINDS,
+    ADMITTED_KINDS,
     CONTROL_BYTES_MAX,
     ControlMessage,
     Refusal,
     RefusalReason,
+    client_of,
     decode,
     encode,
 )
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY
+from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY, client_key
 
+from .access.names import owns
 from .amqp import ConnectionKeeper, lost_by_connection
 from .errors import AlreadyRunning
 from .metrics import BrokerMetrics
@@ -48,6 +51,9 @@ INBOX_LENGTH_MAX: Final = 20_000
 PREFETCH: Final = 500
 UNDER_WAY_MAX: Final = 2_000
 """Messages handed to the connection and not yet confirmed."""
+ORDERS_MAX: Final = 20_000
+"""Orders to clients whose answer may still come; of more, the oldest are forgotten."""
+CLIENT_KEY_START: Final = client_key("")
 CORRELATION_LENGTH_MAX: Final = 128
 
 
@@ -71,7 +77,9 @@ class ControlChannel:
         post: Callable[[Event], None],
         metrics: BrokerMetrics,
         inbox: Inbox | None = None,
+        own_names: bool = False,
     ) -> None:
+        """`own_names`: refuse clients that speak for names which are not their account's."""
         self.label = label
         self.keeper = ConnectionKeeper(
             label, url, self._setup, self._lost, lambda: metrics.reconnects.labels(label).inc()
@@ -80,6 +88,9 @@ class ControlChannel:
         self._post = post
         self._metrics = metrics
         self._inbox = inbox
+        self._own_names = own_names
+        self._ordered: dict[str, str] = {}
+        """By id of a request to a client: which client."""
         self._taking = False
         self._channel: AbstractChannel | None = None
         self._under_way: set[asyncio.Task[None]] = set()
@@ -151,6 +162,10 @@ class ControlChannel:
             reply_to=REPLY_QUEUE if request_id is not None else None,
             expiration=str(EXPIRATION_MS),
         )
+        if request_id is not None and key.startswith(CLIENT_KEY_START):
+            if len(self._ordered) >= ORDERS_MAX:
+                del self._ordered[next(iter(self._ordered))]
+            self._ordered[request_id] = key.removeprefix(CLIENT_KEY_START)
         self._publish(CONTROL_EXCHANGE, key, message, properties, request_id)
 
     def reply(self, address: ReplyAddress, message: ControlMessage) -> None:
@@ -212,6 +227,7 @@ class ControlChannel:
         self._metrics.unsent.labels(reason).inc()
         log.debug("%s not sent over %s: %s", message.kind, self.label, reason)
         if request_id is not None:
+            self._ordered.pop(request_id, None)
             self._post(Undeliverable(request_id))
 
     # Receiving
@@ -231,9 +247,7 @@ class ControlChannel:
     async def _on_message(self, delivered: DeliveredMessage) -> None:
         address = _reply_address(delivered)
         try:
-            message = decode(delivered.body)
-            if delivered.routing_key == HOM_KEY and message.kind not in CLIENT_KINDS:
-                raise MalformedMessage("kind-not-allowed", f"{message.kind} is not for clients to send")
+            message = self._admit(delivered)
             if delivered.header.properties.reply_to and address is None:
                 raise MalformedMessage("bad-reply-to", "answers go to direct reply-to addresses only")
         except MalformedMessage as error:
@@ -242,10 +256,31 @@ class ControlChannel:
                 self.reply(address, Refusal(reason=RefusalReason.INVALID, message=str(error)))
         else:
             self._metrics.received.labels(message.kind).inc()
-            self._post(MessageReceived(message, address))
+            if delivered.routing_key == ANSWER_KEY:
+                self._post(ReplyReceived(delivered.header.properties.correlation_id or "", message))
+            else:
+                self._post(MessageReceived(message, address))
         tag = delivered.delivery_tag
         if tag is not None and not delivered.channel.is_closed:
             await delivered.channel.basic_ack(tag, wait=False)
+
+    def _admit(self, delivered: DeliveredMessage) -> ControlMessage:
+        """The message, if its sender may send it by this key; raise `MalformedMessage` otherwise."""
+        message, key = decode(delivered.body), delivered.routing_key or ""
+        if message.kind not in ADMITTED_KINDS.get(key, (message.kind,)):
+            raise MalformedMessage("kind-not-allowed", f"{message.kind} may not be sent to {key}")
+        user = delivered.header.properties.user_id or ""
+        client = client_of(message)
+        if key == ANSWER_KEY:
+            asked = self._ordered.get(delivered.header.properties.correlation_id or "")
+            if asked is None:
+                raise MalformedMessage("no-request", "an answer to an order that was not given, or long ago")
+            if self._own_names and not owns(user, asked):
+                raise MalformedMessage("not-yours", f"{user or 'nobody'} may not answer for {asked}")
+            del self._ordered[delivered.header.properties.correlation_id or ""]
+        elif key == HOM_KEY and self._own_names and (client is None or not owns(user, client)):
+            raise MalformedMessage("not-yours", f"{user or 'nobody'} may not speak for {client}")
+        return message
 
     def _count_malformed(self, error: MalformedMessage) -> None:
         self._metrics.malformed.labels(error.reason).inc()

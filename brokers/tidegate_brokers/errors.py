@@ -8,6 +8,7 @@
     │   ├── RabbitUnreachable           refused, timed out, wrong host or port: may pass
     │   ├── RabbitDenied                wrong user or password
     │   ├── RabbitForbidden             the user lacks a right, or the virtual host is not there
+    │   ├── RabbitUntrusted             its certificate, or ours, was refused
     │   ├── RabbitTooOld                below the oldest supported version   (.version)
     │   ├── PluginMissing               a plugin is not enabled              (.plugin)
     │   ├── RabbitBadAnswer             an answer that makes no sense here
@@ -99,6 +100,16 @@ class RabbitForbidden(RabbitError):
     """The user lacks a right, or the virtual host does not exist."""
 
     exit_code = EX_NOPERM
+
+
+class RabbitUntrusted(RabbitError):
+    """A certificate was refused."""
+
+    exit_code = EX_CONFIG
+
+    def __init__(self, where: str, reason: str) -> None:
+        remedy = "check tls_ca_file, and that the certificate is for the name in the URL and still valid"
+        super().__init__(where, f"the certificate was refused: {reason}", remedy)
 
 
 class RabbitTooOld(RabbitError):

@@ -2,8 +2,9 @@
 
 Anybody who may write to the control exchange can send properties that pamqp refuses to decode (a timestamp in
 microseconds, text that is not UTF-8, an odd header table), and aiormq then gives up the connection. Control messages
-use two properties, `correlation_id` and `reply_to`; the rest is dropped here, unread, so that a bad message is judged
-by its body, counted and dropped like any other. Everything but content headers passes as it is.
+use three properties, `correlation_id`, `reply_to` and `user_id` (which RabbitMQ has compared with the sender's
+account); the rest is dropped here, unread, so that a bad message is judged by its body, counted and dropped like any
+other. Everything but content headers passes as it is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ _HEADER_START: Final = 12
 """Class, weight and body size, before the properties."""
 _CORRELATION_ID: Final = 1 << 10
 _REPLY_TO: Final = 1 << 9
-_BEFORE: Final = ((15, "text"), (14, "text"), (13, "table"), (12, "octet"), (11, "octet"))
-"""The properties that come before those two, by flag: their sizes have to be known to be skipped."""
+_USER_ID: Final = 1 << 4
+_KEPT: Final = _CORRELATION_ID | _REPLY_TO | _USER_ID
+_PROPERTIES: Final = (
+    (15, "text"), (14, "text"), (13, "table"), (12, "octet"), (11, "octet"), (10, "text"), (9, "text"), (8, "text"),
+    (7, "text"), (6, "time"), (5, "text"), (4, "text"),
+)  # fmt: skip
+"""All properties up to the last one that is kept, by flag: their sizes have to be known to be skipped."""
+_SIZES: Final = {"octet": 1, "time": 8}
 
 
 class PlainTransport(TransportFactory):
@@ -63,30 +70,29 @@ class PlainReader:
 
 
 def plain_header(channel: int, rest: bytes) -> bytes:
-    """The same content header with no more than the two properties; `rest` is its payload and end mark."""
+    """The same content header with no more than the three properties; `rest` is its payload and end mark."""
     properties = plain_properties(rest[_HEADER_START:-1])
     start = _frame_start.pack(FRAME_HEADER, channel, _HEADER_START + len(properties))
     return start + rest[:_HEADER_START] + properties + rest[-1:]
 
 
 def plain_properties(properties: bytes) -> bytes:
-    """Keep `correlation_id` and `reply_to` where they are ASCII, as ours always are."""
+    """Keep `correlation_id`, `reply_to` and `user_id` where they are ASCII, as ours always are."""
     flags = int.from_bytes(properties[:2], "big")
-    offset = 2
-    for bit, kind in _BEFORE:
-        if flags & 1 << bit:
-            if kind == "text":
-                offset += 1 + properties[offset]
-            elif kind == "table":
-                offset += 4 + int.from_bytes(properties[offset : offset + 4], "big")
-            else:
-                offset += 1
-    kept, texts = 0, b""
-    for flag in (_CORRELATION_ID, _REPLY_TO):
-        if flags & flag:
-            text = properties[offset : offset + 1 + properties[offset]]
-            offset += len(text)
-            if text[1:].isascii():
-                kept |= flag
-                texts += text
+    offset, kept, texts = 2, 0, b""
+    for bit, kind in _PROPERTIES:
+        flag = 1 << bit
+        if not flags & flag:
+            continue
+        if kind == "text":
+            size = 1 + properties[offset]
+        elif kind == "table":
+            size = 4 + int.from_bytes(properties[offset : offset + 4], "big")
+        else:
+            size = _SIZES[kind]
+        value = properties[offset : offset + size]
+        offset += size
+        if flag & _KEPT and value[1:].isascii():
+            kept |= flag
+            texts += value
     return kept.to_bytes(2, "big") + texts

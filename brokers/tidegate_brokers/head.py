@@ -15,8 +15,10 @@ from tidegate_agents.head import HeadAgent
 from tidegate_agents.machine import FenceArrived, LinkKind
 from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import (
+    ANSWER_KEY,
     HEAD_KEY,
     HOM_KEY,
+    OPERATOR_KEY,
     broker_key,
     control_queue,
     pie_global_key,
@@ -70,6 +72,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         neighbours=frozenset(n.name for n in config.neighbours),
         link_limit_bytes=config.link_limit_bytes,
         link_prefetch=config.link_prefetch,
+        link_authorities=config.link_authorities,
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
     _count_routes(plane, metrics)
@@ -82,17 +85,10 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             metrics.observe_link(target, state.shovel, state.waiting, state.forwarded)
 
     worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
-    keys = (
-        HOM_KEY,
-        HEAD_KEY,
-        broker_key(config.name),
-        pie_local_key(config.cluster),
-        pie_global_key(config.cluster),
-    )
-    inbox = Inbox("head", config.name, control_queue(config.name), keys)
+    inbox = Inbox("head", config.name, control_queue(config.name), _keys(config))
     senses = head_senses(config, lambda: len(plane.links), runtime.post, management, metrics.registry)
     post = senses.switchboard.post
-    own = ControlChannel("control", config.url, post, metrics, inbox)
+    own = ControlChannel("control", config.url, post, metrics, inbox, own_names=config.client_names == "own")
     neighbours = {n.name: ControlChannel(f"neighbour-{n.name}", n.url, post, metrics) for n in config.neighbours}
     senses.connect(
         own.reply, {name: partial(_ask_neighbour, channel, broker_key(name)) for name, channel in neighbours.items()}
@@ -124,6 +120,12 @@ def _report_to(telemetry: Telemetry, senses: Senses, config: HeadConfig) -> None
     senses.also_reported = telemetry.publisher_reported
     if config.telemetry or config.delivery_metrics:
         senses.switchboard.subscriber_reported = telemetry.subscriber_reported
+
+
+def _keys(config: HeadConfig) -> tuple[str, ...]:
+    """What a head listens to: clients, operators, edges, other heads, load reports."""
+    reports = pie_local_key(config.cluster), pie_global_key(config.cluster)
+    return HOM_KEY, ANSWER_KEY, OPERATOR_KEY, HEAD_KEY, broker_key(config.name), *reports
 
 
 def _ask_neighbour(channel: ControlChannel, key: str, message: ControlMessage, request_id: str) -> None:

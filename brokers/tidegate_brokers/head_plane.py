@@ -12,7 +12,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
@@ -46,6 +46,7 @@ from tidegate_protocol.names import (
 from .errors import RabbitError, RabbitUnreachable
 from .fences import FenceWatch
 from .management import Json, Management
+from .tls import SYSTEM_AUTHORITIES, shovel_options
 from .urls import ServerUrl
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class HeadPlane:
     routes: dict[str, set[str]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     """Links on their way out, with how often in a row each was seen empty."""
+    link_authorities: str = SYSTEM_AUTHORITIES
+    """Where this head's RabbitMQ finds the authorities whose certificates it accepts."""
 
     # The three things a runtime does with a plane
 
@@ -240,10 +243,18 @@ class HeadPlane:
             "src-queue": link_queue(link.target),
             "src-prefetch-count": self.link_prefetch,
             "dest-protocol": "amqp091",
-            "dest-uri": link.url + ("" if "?" in link.url else SHOVEL_OPTIONS),
+            "dest-uri": self._destination(link.url),
             "dest-exchange": exchange,
             "dest-add-forward-headers": False,
         }
+
+    def _destination(self, url: str) -> str:
+        """An edge tells its address; how this head's RabbitMQ checks a certificate is for this head to say."""
+        if "?" in url:
+            return url
+        parts = urlsplit(url)
+        secure = parts.scheme == "amqps"
+        return url + SHOVEL_OPTIONS + (shovel_options(parts.hostname or "", self.link_authorities) if secure else "")
 
     async def _assert_shovel(self, management: Management, link: EnsureLink, present: Json | None) -> None:
         wanted = self._shovel(link)

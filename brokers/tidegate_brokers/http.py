@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -37,10 +38,10 @@ class HttpServer:
         self._connections = 0
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen, or raise `PortTaken`."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX, ssl=tls)
         except OSError as error:
             raise PortTaken(host, port, error.strerror or str(error)) from None
         self.port = self._server.sockets[0].getsockname()[1]

@@ -23,7 +23,9 @@ from .errors import (
     RabbitForbidden,
     RabbitTooOld,
     RabbitUnreachable,
+    RabbitUntrusted,
 )
+from .tls import refusal
 from .urls import ServerUrl
 
 VERSION_MIN: Final = (3, 10)
@@ -54,6 +56,7 @@ class Management:
             auth=url.credentials,
             timeout=REQUEST_TIMEOUT_S,
             trust_env=False,
+            verify=url.tls_context() or False,
         )
 
     async def close(self) -> None:
@@ -234,6 +237,9 @@ class Management:
         except httpx.RemoteProtocolError:
             raise RabbitBadAnswer(self.where, "does not speak HTTP", "check management_url") from None
         except httpx.TransportError as error:
+            untrusted = refusal(error)
+            if untrusted is not None:
+                raise RabbitUntrusted(self.where, untrusted) from None
             problem = f"the management API can't be reached ({_reason(error)})"
             raise RabbitUnreachable(self.where, problem, "check management_url and that RabbitMQ runs") from None
         status = response.status_code

@@ -106,7 +106,7 @@ class BrokerProcess:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, work until `stop` is set, end in order."""
-        await self.http.start(self._config.http_host, self._config.http_port)
+        await self.http.start(self._config.http_host, self._config.http_port, self._config.http_tls)
         try:
             if await _unless_stopped(self._start(), stop):
                 log.info("%s is working", self._config.name)

@@ -1,6 +1,7 @@
 """Reading a configuration: flags over environment over file over default, with errors that name the option.
 
-Each value keeps its source, so that an error says where to look. Values of addresses are never repeated in
+A variable may name a file instead, with `_FILE` behind its name: secrets stay out of the environment that way. Each
+value keeps its source, so that an error says where to look. Values of addresses are never repeated in
 an error, because they hold passwords. Also renders the reference of all options for
 `docs/configuration.md`.
 """
@@ -25,6 +26,8 @@ from .urls import ServerUrl
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 """What every variable of ours starts with."""
+FILE_SUFFIX: Final = "_FILE"
+"""Behind the name of a variable: its value is in that file."""
 CONFIG_BYTES_MAX: Final = 1 << 20
 
 C = TypeVar("C", bound=BrokerConfig)
@@ -37,14 +40,23 @@ def load_config(
     flags: Mapping[str, object] | None = None,
 ) -> C:
     """Build `model` from all sources, or raise `ConfigurationError` for the first option that is wrong."""
-    values: dict[str, object] = {}
-    sources: dict[str, str] = {}
-    if file is not None:
-        for option, value in _read_file(file).items():
-            values[option], sources[option] = value, f"{file}: {option}"
+    values = {} if file is None else _read_file(file)
+    return load_values(model, values, environ or {}, flags, str(file))
+
+
+def load_values(
+    model: type[C],
+    given: Mapping[str, object],
+    environ: Mapping[str, str],
+    flags: Mapping[str, object] | None = None,
+    place: str = "given",
+) -> C:
+    """The same with what a file would hold."""
+    values = dict(given)
+    sources = {option: f"{place}: {option}" for option in values}
     for option, info in model.model_fields.items():
         variable = variable_name(model, option)
-        text = (environ or {}).get(variable)
+        text = secret_from(environ, variable, option)
         if text is not None:
             values[option], sources[option] = _from_text(option, info, text, variable), f"variable {variable}"
     for option, value in (flags or {}).items():
@@ -55,6 +67,25 @@ def load_config(
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _explain(model, first, sources) from None
+
+
+def secret_from(environ: Mapping[str, str], variable: str, option: str) -> str | None:
+    """What a variable holds, or the file that `<variable>_FILE` names; None for neither. Empty counts as not there."""
+    text, file = environ.get(variable) or None, environ.get(variable + FILE_SUFFIX) or None
+    if file is None:
+        return text
+    source = f"variable {variable}{FILE_SUFFIX}"
+    if text is not None:
+        raise ConfigurationError(option, source, f"is given beside {variable}", "keep one of them")
+    try:
+        with open(file) as stream:
+            content = stream.read(CONFIG_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigurationError(option, source, f"{file} can't be read: {reason}", "correct it") from None
+    if not content:
+        raise ConfigurationError(option, source, f"{file} is empty", "write the value into it")
+    return content
 
 
 def flag_name(option: str) -> str:
@@ -131,9 +162,11 @@ def render_reference() -> str:
         "(`tidegate_brokers.settings.render_reference`).",
         "",
         "An option is taken from the first of: a flag (`--option-name`), the environment "
-        "(`TIDEGATE_HEAD_OPTION_NAME` or `TIDEGATE_EDGE_OPTION_NAME`, lists as JSON), the TOML file given "
+        "(`TIDEGATE_HEAD_OPTION_NAME` or `TIDEGATE_EDGE_OPTION_NAME`, lists as JSON; with `_FILE` behind the name, the "
+        "file that holds the value; an empty variable counts as not set), the TOML file given "
         "with `--config` (`option_name = …`), its default. Addresses are URLs "
-        "`amqp://user:password@host:port/vhost`; passwords never appear in logs, errors or metrics.",
+        "`amqp://user:password@host:port/vhost`; passwords never appear in logs, errors or metrics, and one that "
+        "anybody could guess is refused unless the address is on the loopback.",
     ]
     for title, model in (
         ("Head", HeadConfig),

@@ -1,20 +1,26 @@
 """Addresses that hold a password and never show it.
 
 A `ServerUrl` is what a configuration gives for an AMQP or a management address. Its text forms are
-redacted; only `reveal()` returns the password, and only the places that open a connection call it.
+redacted; only `reveal()` returns the password, and only the places that open a connection call it. It also knows the
+certificates for a connection to that address.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic_core import core_schema
 
+from .tls import Tls
+
 DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671, "http": 15672, "https": 15671}
 DEFAULT_USER: Final = "guest"
+NO_TLS_FILES: Final = Tls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class ServerUrl:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     vhost: str = "/"
+    tls: Tls = field(default=NO_TLS_FILES, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> ServerUrl:
@@ -73,9 +80,34 @@ class ServerUrl:
             return DEFAULT_USER, DEFAULT_USER
         return self.user, self.password or ""
 
+    @property
+    def on_loopback(self) -> bool:
+        """Whether it leads to this machine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def guessable(self) -> bool:
+        """Whether anybody could guess user and password: there are none, or RabbitMQ's own, or twice the same."""
+        user, password = self.credentials
+        return not password or password == user
+
     def with_credentials_of(self, other: ServerUrl) -> ServerUrl:
         """This address, with the other's user and password where it has none of its own."""
         return self if self.user is not None else replace(self, user=other.user, password=other.password)
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is spoken to with TLS."""
+        return self.scheme in ("amqps", "https")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For a connection to it; None where there is no TLS."""
+        return self.tls.context() if self.secure else None
 
     def __str__(self) -> str:
         return self._text("" if self.user is None else f"{quote(self.user, safe='')}:***@")

@@ -26,7 +26,7 @@ def describe(error: BaseException) -> Described | None:
     if isinstance(error, BaseExceptionGroup):
         # A task group wraps what its tasks raise; the first that can be described is the cause.
         return next((found for inner in error.exceptions if (found := describe(inner)) is not None), None)
-    from tidegate import AccessRefused, InvalidUrl, Refused, TidegateError
+    from tidegate import AccessRefused, CertificateRefused, InvalidUrl, Refused, TidegateError
     from tidegate_analytics.errors import (
         AnalyticsError,
         InvalidOption,
@@ -47,6 +47,8 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), error.exit_code)
     if isinstance(error, AccessRefused):
         return Described(str(error), ExitCode.NO_PERMISSION)
+    if isinstance(error, CertificateRefused):
+        return Described(str(error), ExitCode.BAD_CONFIGURATION)
     if isinstance(error, Refused) and error.reason == RefusalReason.UNKNOWN:
         return Described(f"{error.message}; see `tidegate status` for what there is", ExitCode.BAD_INPUT)
     if isinstance(error, TidegateError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,8 +15,12 @@ import click
 from . import exit_codes
 from .errors import describe
 
+URL_VARIABLE: Final = "TIDEGATE_URL"
+URL_FILE_VARIABLE: Final = "TIDEGATE_URL_FILE"
+
 _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "access": "Make accounts of RabbitMQ with the least rights that work, and print addresses for them.",
         "analytics": "Run Spark over telemetry: a lake, jobs over it, and a report to look at.",
         "bench": "Measure: the data plane against what RabbitMQ offers by itself, agents' decisions, the Spark source.",
         "condition": "Shape, stall, cut or reset a broker's links, live.",
@@ -25,6 +30,7 @@ _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "experiment": "Run an experiment of the papers, or all policies on it side by side.",
         "explain": "Say why: a session, a broker, a subscriber, a publisher, or the whole cluster.",
         "head": "Run the process of a head broker.",
+        "load": "Publish and subscribe with a burst that an edge can't carry, and count what arrived.",
         "pause": "Switch load balancing off in a cluster.",
         "plan": "Show what would be moved now, without moving it.",
         "publish": "Publish messages on a topic.",
@@ -66,11 +72,22 @@ def cli() -> None:
     """
 
 
+def _read_url_file() -> None:
+    """TIDEGATE_URL_FILE names a file that holds the address: it has a password, which not every environment hides."""
+    from tidegate_brokers.settings import secret_from
+
+    text = secret_from(os.environ, URL_VARIABLE, "--url")
+    if text is not None:
+        os.environ[URL_VARIABLE] = text
+
+
 def main() -> None:
     """Run the command line and exit."""
     # A lost connection is ours to tell about, and not with a traceback of the library that noticed it.
     logging.getLogger("aiormq").addHandler(logging.NullHandler())
     try:
+        if URL_FILE_VARIABLE in os.environ:
+            _read_url_file()
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
         code = exit_codes.ExitCode.INTERRUPTED

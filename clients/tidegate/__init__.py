@@ -15,6 +15,7 @@ from ._async_subscriber import AsyncSubscriber, AsyncSubscription
 from ._config import Backoff, Limits, Timeouts
 from ._errors import (
     AccessRefused,
+    CertificateRefused,
     Closed,
     ConnectionFailed,
     ConnectionLost,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncSubscriber",
     "AsyncSubscription",
     "Backoff",
+    "CertificateRefused",
     "Closed",
     "ConnectionFailed",
     "ConnectionLost",

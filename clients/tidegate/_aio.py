@@ -28,10 +28,11 @@ from pamqp.header import ContentHeader
 
 from ._aio_transport import EagerTransport, SealingTransport, unseal
 from ._config import Address, Timeouts
-from ._errors import AccessRefused, ConnectionFailed, TidegateError
+from ._errors import AccessRefused, CertificateRefused, ConnectionFailed, TidegateError
 from ._opening import FAST_SHARE, OpeningDiffers, Openings
 from ._publishing import Publication, Topic
 from ._runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, Task, new_tag
+from ._tls import certificate_refusal
 from ._wire import frames
 
 logger = logging.getLogger(__name__)
@@ -196,11 +197,11 @@ class AioChannel:
         bind = spec.Queue.Bind(exchange=exchange, routing_key=key)
         await self._ask([declare, bind, spec.Basic.Consume(no_ack=True, consumer_tag=tag)])
 
-    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+    async def answer(self, exchange: str, key: str, correlation: str, body: bytes) -> None:
         properties = spec.Basic.Properties(
-            content_type="application/json", correlation_id=correlation or None, delivery_mode=1
+            content_type="application/json", correlation_id=correlation, delivery_mode=1, user_id=self._address.user
         )
-        await self._write_message(spec.Basic.Publish(exchange="", routing_key=reply_to), properties, body)
+        await self._write_message(spec.Basic.Publish(exchange=exchange, routing_key=key), properties, body)
 
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
         properties = spec.Basic.Properties(
@@ -209,6 +210,7 @@ class AioChannel:
             correlation_id=correlation or None,
             expiration=str(expires_ms),
             delivery_mode=1,
+            user_id=self._address.user,
         )
         await self._write_message(
             spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=True), properties, body
@@ -494,6 +496,9 @@ def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
     if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
         # aiormq does not look at what RabbitMQ says when it closes instead of opening the virtual host.
         return AccessRefused(str(address), f"access refused to the virtual host {address.vhost!r}")
+    untrusted = certificate_refusal(error)
+    if untrusted is not None:
+        return CertificateRefused(str(address), f"the certificate was refused: {untrusted}")
     return ConnectionFailed(str(address), f"can't connect: {_text(error)}")
 
 

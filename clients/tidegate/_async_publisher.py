@@ -84,7 +84,7 @@ class AsyncPublisher:
         self._limits = make_limits(limits, window)
         self._timeouts = timeouts or Timeouts()
         self._backoff = backoff or Backoff()
-        self.id = make_publisher_id(name)
+        self.id = make_publisher_id(name, self._address.user)
         """Name and incarnation, as subscribers see it."""
         self._runtime: AioRuntime | None = None
         self._engine: PublisherEngine | None = None

@@ -7,8 +7,8 @@ itself, come to a key that the client listens on. What always holds:
   `ask` sends once and leaves patience to whoever asks. "Nobody is there" (the request is returned) is known at once;
 - the connection is opened when it is first needed. Once orders are listened for it is kept: after it was lost it is
   opened again at once, and the orders with it, because an order that finds nobody is not given again for long;
-- an order that can't be read is counted and dropped; answers go to direct reply-to addresses only, so that nobody can
-  make a client write into a queue of the data plane."""
+- an order that can't be read is counted and dropped; answers go to a key of the control exchange, so that a client
+  needs no right to write anywhere else, and nobody can make it write into a queue of the data plane."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from itertools import count
 from typing import Final, TypeVar
 
 from tidegate_protocol.errors import MalformedMessage
-from tidegate_protocol.messages import ControlMessage, Refusal, decode, encode
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY
+from tidegate_protocol.messages import ControlMessage, Refusal, decode, encode, request_key
+from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY
 
 from ._config import Address, Backoff, Timeouts
 from ._errors import (
     AccessRefused,
+    CertificateRefused,
     Closed,
     ConnectionFailed,
     HeadSilent,
@@ -42,7 +43,7 @@ ASKED_MAX: Final = 1_000
 """Questions whose answer may still come; of more, the oldest are forgotten."""
 SETTLED_S: Final = 5.0
 """A connection that lived this long was a success: the next failure starts again with the shortest delay."""
-REPLY_TO_START: Final = "amq.rabbitmq.reply-to."
+ACCESS_REFUSED: Final = 403
 NOT_FOUND: Final = 404
 NOBODY_LISTENS: Final = "no process listens"
 NO_ANSWER: Final = "it does not answer"
@@ -56,7 +57,6 @@ class ReplyTo:
     """Where the answer to an order goes."""
 
     control: Control
-    address: str
     correlation: str
 
 
@@ -140,7 +140,7 @@ class Control:
         if len(self._asked) >= ASKED_MAX:
             del self._asked[next(iter(self._asked))]
         self._asked[correlation] = on_answer
-        await channel.request(CONTROL_EXCHANGE, HOM_KEY, encode(message), correlation, REQUEST_EXPIRES_MS)
+        await channel.request(CONTROL_EXCHANGE, request_key(message), encode(message), correlation, REQUEST_EXPIRES_MS)
 
     async def request(self, message: ControlMessage, expect: type[ReplyType], timeout_s: float) -> ReplyType:
         """Ask the head; raise `Refused`, `HeadSilent`, `ConnectionFailed` or `UnexpectedReply`."""
@@ -160,7 +160,7 @@ class Control:
                 if reply.retry_after_s is None:
                     raise failure
                 pause_s = max(pause_s, reply.retry_after_s)
-            except AccessRefused:
+            except (AccessRefused, CertificateRefused):
                 raise
             except (ConnectionFailed, HeadSilent) as error:
                 failure = error
@@ -192,7 +192,8 @@ class Control:
         correlation = str(next(self._numbers))
         self._pending[correlation] = pending
         try:
-            await channel.request(CONTROL_EXCHANGE, HOM_KEY, encode(message), correlation, REQUEST_EXPIRES_MS)
+            key = request_key(message)
+            await channel.request(CONTROL_EXCHANGE, key, encode(message), correlation, REQUEST_EXPIRES_MS)
             await pending.signal.wait(timeout_s)
         finally:
             del self._pending[correlation]
@@ -202,6 +203,8 @@ class Control:
                 raise reply
             return reply
         if channel.lost is not None:
+            if channel.lost.code == ACCESS_REFUSED:
+                raise AccessRefused(str(self.address), channel.lost.problem)
             raise self._silent(total_s, NO_EXCHANGES) if channel.lost.code == NOT_FOUND else channel.lost
         raise self._silent(total_s, NOBODY_LISTENS if pending.returned else NO_ANSWER)
 
@@ -249,6 +252,8 @@ class Control:
                 try:
                     await channel.take_orders(CONTROL_EXCHANGE, key, self._on_order)
                 except ChannelLost as error:
+                    if error.code == ACCESS_REFUSED:
+                        raise AccessRefused(str(self.address), error.problem) from error
                     if error.code != NOT_FOUND:
                         raise
                     # No head has ever run here, or it is just about to declare its exchange.
@@ -285,7 +290,7 @@ class Control:
     async def _answer(self, to: ReplyTo, message: ControlMessage) -> None:
         channel = self._channel
         if channel is not None and channel.lost is None:
-            await channel.answer(to.address, to.correlation, encode(message))
+            await channel.answer(CONTROL_EXCHANGE, ANSWER_KEY, to.correlation, encode(message))
 
     def _on_order(self, body: bytes, reply_to: str | None, correlation: str | None) -> None:
         try:
@@ -296,8 +301,8 @@ class Control:
             return
         if self._orders is None:
             return
-        wanted = reply_to is not None and reply_to.startswith(REPLY_TO_START)
-        self._orders[1](message, ReplyTo(self, reply_to or "", correlation or "") if wanted else None)
+        wanted = bool(reply_to and correlation)
+        self._orders[1](message, ReplyTo(self, correlation or "") if wanted else None)
 
     def _on_reply(self, correlation: str | None, body: bytes) -> None:
         pending = self._pending.get(correlation or "")

@@ -9,7 +9,8 @@
     TidegateError
     ├── Closed                      used after close()            .what
     ├── ConnectionFailed            no connection                 .address .problem
-    │   ├── AccessRefused               wrong user, password or virtual host
+    │   ├── AccessRefused               wrong user, password or virtual host, or a right that is missing
+    │   ├── CertificateRefused          TLS: one side does not trust the other
     │   └── ConnectionLost              it was there, and went away
     ├── PeerError                   the other side's doing
     │   ├── Refused                     a request was not granted .reason .message .field .retry_after_s
@@ -27,6 +28,7 @@ from tidegate_protocol.errors import InvalidMessage, InvalidName, InvalidTopic, 
 
 __all__ = [
     "AccessRefused",
+    "CertificateRefused",
     "Closed",
     "ConnectionFailed",
     "ConnectionLost",
@@ -75,7 +77,13 @@ class ConnectionFailed(TidegateError):
 class AccessRefused(ConnectionFailed):
     """RabbitMQ is there and does not let us in."""
 
-    remedy = "check user, password and virtual host in the URL"
+    remedy = "check user, password and virtual host in the URL, and the rights of that user"
+
+
+class CertificateRefused(ConnectionFailed):
+    """RabbitMQ is there, and one side does not trust the other's certificate."""
+
+    remedy = "check cafile in the URL, and that the certificate is for that host and still valid"
 
 
 class ConnectionLost(ConnectionFailed):

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import Final, Literal
 
-from tidegate_protocol.errors import InvalidValue
+from tidegate_protocol.errors import InvalidName, InvalidValue
 from tidegate_protocol.ids import check_name, publisher_id
 from tidegate_protocol.messages import DEADLINE_US_MAX, SubscribeRequest
 from tidegate_protocol.topics import check_pattern
@@ -20,22 +20,32 @@ from ._inbox import Inbox
 Acknowledge = Literal["auto", "manual"]
 EXPIRES_S_MAX: Final = 30 * 24 * 3600
 INCARNATION_CHANCES: Final = 36**3
+NAME_RANDOM_MAX: Final = 16
+"""Characters of a made-up name that are left to chance, and a few more."""
 
 
-def make_publisher_id(name: str | None) -> str:
-    """The id of one run of a publisher.
+def make_publisher_id(name: str | None, user: str) -> str:
+    """The id of one run of a publisher; without a name it gets one that belongs to its account.
 
     The incarnation is the time in milliseconds, so that a restart gets a new one, and a random part, because two
     publishers of one name started at the same moment would take each other's messages for repetitions.
     """
     if name is None:
-        name = f"publisher-{secrets.token_hex(4)}"
+        name = f"{_start(user, 'publisher')}-{secrets.token_hex(4)}"
     return publisher_id(name, int(time.time() * 1000) * INCARNATION_CHANCES + secrets.randbelow(INCARNATION_CHANCES))
 
 
-def make_subscriber_name(name: str | None) -> str:
-    """A name nobody else has for a subscriber that was given none."""
-    return f"subscriber-{secrets.token_hex(6)}" if name is None else check_name(name, "name")
+def make_subscriber_name(name: str | None, user: str) -> str:
+    """For a subscriber that was given none, a name that nobody else has and that belongs to its account."""
+    return f"{_start(user, 'subscriber')}-{secrets.token_hex(6)}" if name is None else check_name(name, "name")
+
+
+def _start(user: str, otherwise: str) -> str:
+    """What names of an account start with; a head may refuse others. Some accounts have names that clients can't."""
+    try:
+        return check_name(f"{user}-{'0' * NAME_RANDOM_MAX}").rpartition("-")[0]
+    except InvalidName:
+        return otherwise
 
 
 def make_limits(limits: Limits | None, window: int | None = None) -> Limits:

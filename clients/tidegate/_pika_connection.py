@@ -147,12 +147,15 @@ class PikaChannel:
         self._connection.pika.take_deliveries(number, self._control_received)
         await self._rpc(start)
 
-    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+    async def answer(self, exchange: str, key: str, correlation: str, body: bytes) -> None:
         if self.lost is None:
             properties = pika.BasicProperties(
-                content_type="application/json", correlation_id=correlation or None, delivery_mode=1
+                content_type="application/json",
+                correlation_id=correlation,
+                delivery_mode=1,
+                user_id=self._connection.address.user,
             )
-            self._channel.basic_publish("", reply_to, body, properties)
+            self._channel.basic_publish(exchange, key, body, properties)
 
     async def request(self, exchange: str, key: str, body: bytes, correlation: str, expires_ms: int) -> None:
         if self.lost is not None:
@@ -163,6 +166,7 @@ class PikaChannel:
             correlation_id=correlation or None,
             expiration=str(expires_ms),
             delivery_mode=1,
+            user_id=self._connection.address.user,
         )
         self._channel.basic_publish(exchange, key, body, properties, mandatory=True)
 

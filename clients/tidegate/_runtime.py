@@ -81,7 +81,7 @@ class Channel(Protocol):
         """Take what is sent to `key` of `exchange`, through a queue that goes with this channel's connection."""
         ...
 
-    async def answer(self, reply_to: str, correlation: str, body: bytes) -> None:
+    async def answer(self, exchange: str, key: str, correlation: str, body: bytes) -> None:
         """Answer an order that asked for it."""
         ...
 

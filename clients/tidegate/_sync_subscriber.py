@@ -198,7 +198,7 @@ class Subscriber:
         self._backoff = backoff or Backoff()
         self._telemetry = telemetry
         self._anonymous = name is None
-        self.name = make_subscriber_name(name)
+        self.name = make_subscriber_name(name, self._address.user)
         self._runtime: ThreadRuntime | None = None
         self._engine: SubscriberEngine | None = None
         self._subscriptions: list[Subscription] = []

@@ -20,10 +20,11 @@ from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 
 from ._config import Address, Timeouts
-from ._errors import AccessRefused, Closed, ConnectionFailed, TidegateError
+from ._errors import AccessRefused, CertificateRefused, Closed, ConnectionFailed, TidegateError
 from ._opening import FAST_SHARE, OpeningDiffers, Openings
 from ._pika_connection import PikaChannel, PikaConnection, text_of
 from ._runtime import Consumer, Signal
+from ._tls import certificate_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -244,4 +245,7 @@ def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
     )
     if isinstance(error, refused):
         return AccessRefused(str(address), f"access refused: {text_of(error)}")
+    untrusted = certificate_refusal(error)
+    if untrusted is not None:
+        return CertificateRefused(str(address), f"the certificate was refused: {untrusted}")
     return ConnectionFailed(str(address), f"can't connect: {text_of(error)}")

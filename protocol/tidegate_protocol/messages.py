@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from . import balancing, insight, operations, reports
 from .errors import InvalidValue, MalformedMessage
+from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
 from .operations import EdgeStatus as EdgeStatus
 from .operations import NeighbourStatus as NeighbourStatus
 from .parts import ALARMS_MAX as ALARMS_MAX
@@ -390,9 +391,16 @@ CLIENT_KINDS: Final = frozenset(
         "publisher-goodbye",
         "publisher-report",
         "subscriber-report",
-        "status-request",
         "migration-report",
         "publisher-move-report",
+    }
+)
+"""The kinds a client may send to `HOM_KEY`. Any other kind arriving there is dropped as malformed."""
+ANSWER_KINDS: Final = frozenset({"migration-report", "place-reply", "publisher-move-report", "refusal"})
+"""The kinds a client may answer an order with, at `ANSWER_KEY`."""
+OPERATOR_KINDS: Final = frozenset(
+    {
+        "status-request",
         "drain-request",
         "overview-request",
         "explain-request",
@@ -401,7 +409,24 @@ CLIENT_KINDS: Final = frozenset(
         "insight",
     }
 )
-"""The kinds a client may send to `HOM_KEY`. Any other kind arriving there is dropped as malformed."""
+"""The kinds an operator may send to `OPERATOR_KEY`."""
+ADMITTED_KINDS: Final = {HOM_KEY: CLIENT_KINDS, ANSWER_KEY: ANSWER_KINDS, OPERATOR_KEY: OPERATOR_KINDS}
+"""What may come by keys that others than brokers write to."""
+
+
+def request_key(message: ControlMessage) -> str:
+    """Where a request to a head is sent."""
+    return OPERATOR_KEY if message.kind in OPERATOR_KINDS else HOM_KEY
+
+
+def client_of(message: ControlMessage) -> str | None:
+    """The client that a message of a client's is about; None if it names none."""
+    for field in ("subscriber", "publisher"):
+        name = getattr(message, field, None)
+        if isinstance(name, str):
+            return name
+    return None
+
 
 _ADAPTER: Final[TypeAdapter[ControlMessage]] = TypeAdapter(ControlMessage)
 

@@ -28,6 +28,11 @@ HOM_KEY: Final = "hom"
 """Where clients send requests. Clients know a head's address but not its name, so the key is the same on every head."""
 HEAD_KEY: Final = "head"
 """Where the edges of a cluster send to their head: they too know its address rather than its name."""
+ANSWER_KEY: Final = "answer"
+"""Where clients answer the orders of a head. Not by the default exchange, as brokers do: whoever may write there
+reaches every queue."""
+OPERATOR_KEY: Final = "operator"
+"""Where operators send requests: a key of its own, so that RabbitMQ can tell who may."""
 
 # Telemetry, on a head.
 TELEMETRY_EXCHANGE: Final = "tidegate.telemetry"

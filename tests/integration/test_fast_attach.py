@@ -234,15 +234,16 @@ async def test_orders_reach_a_client_and_are_answered(client: Client, address: A
         before = proxy.turns[0]
         await client.run(channel.take_orders("amq.topic", "client.me", lambda *order: orders.append(order)))
         assert proxy.turns[0] == before + 1
-        # Ask oneself: what is an order on the way there is answered to the one who asked.
+        # Ask oneself, and answer oneself.
         await client.run(channel.request("amq.topic", "client.me", b"move", "7", 10_000))
         await eventually(lambda: orders, "an order")
         body, reply_to, correlation = orders[0]
         assert (body, correlation) == (b"move", "7")
         assert reply_to is not None
-        await client.run(channel.answer(reply_to, "7", b"moved"))
-        await eventually(lambda: replies, "its answer")
-        assert replies == [("7", b"moved")]
+        await client.run(channel.answer("amq.topic", "client.me", "7", b"moved"))
+        await eventually(lambda: len(orders) == 2, "its answer")
+        assert orders[1] == (b"moved", None, "7")
+        assert not replies
         await client.run(connection.close())
 
 

@@ -20,7 +20,7 @@ from tidegate_brokers.topology import Topology
 from tidegate_cli.ask import Asking
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_protocol.insight import CorrelatedPair, Insight, InsightTaken
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY
+from tidegate_protocol.names import CONTROL_EXCHANGE, OPERATOR_KEY
 from tidegate_protocol.operations import OverviewReply, OverviewRequest
 
 DEADLINE_S = 30.0
@@ -140,7 +140,7 @@ async def _refused_and_counted(url: str, cluster: str, metrics_url: str, amqp_ur
     connection = await aio_pika.connect(amqp_url)
     async with connection, connection.channel() as channel:
         exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
-        await exchange.publish(aio_pika.Message(json.dumps(body).encode()), HOM_KEY)
+        await exchange.publish(aio_pika.Message(json.dumps(body).encode()), OPERATOR_KEY)
 
     async def dropped() -> bool:
         label = "invalid-field"

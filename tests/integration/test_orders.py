@@ -40,6 +40,7 @@ from tidegate_protocol.messages import (
     encode,
 )
 from tidegate_protocol.names import (
+    ANSWER_KEY,
     CONTROL_EXCHANGE,
     DELIVER_EXCHANGE,
     HOM_KEY,
@@ -51,7 +52,6 @@ from tidegate_protocol.names import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATTERN = "quake.#"
-REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 class Head:
@@ -72,7 +72,8 @@ class Head:
         inbox = await self.channel.declare_queue(exclusive=True)
         await inbox.bind(self.control, HOM_KEY)
         await inbox.consume(self._on_message, no_ack=True)
-        answers = await self.channel.get_queue(REPLY_TO, ensure=False)
+        answers = await self.channel.declare_queue(exclusive=True)
+        await answers.bind(self.control, ANSWER_KEY)
         await answers.consume(self._on_answer, no_ack=True)
         return self
 
@@ -89,7 +90,7 @@ class Head:
         """The client's answer; None if nobody listens."""
         number = str(len(self._answers))
         self._answers[number] = asyncio.get_running_loop().create_future()
-        message = aio_pika.Message(encode(order), correlation_id=number, reply_to=REPLY_TO)
+        message = aio_pika.Message(encode(order), correlation_id=number, reply_to=ANSWER_KEY)
         try:
             await self.control.publish(message, client_key(client), mandatory=True)
         except aio_pika.exceptions.PublishError:

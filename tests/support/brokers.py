@@ -21,7 +21,7 @@ from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
 from tests.support.waiting import eventually
 from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
-from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode
+from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode, request_key
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE
 
 ANSWER_TIMEOUT_S = 20.0
@@ -192,7 +192,7 @@ class RawClient:
             future.set_result(message.body)
 
     async def ask(self, message: ControlMessage) -> ControlMessage:
-        return await self.ask_raw(encode(message))
+        return await self.ask_raw(encode(message), request_key(message))
 
     async def ask_raw(self, body: bytes, key: str = HOM_KEY) -> ControlMessage:
         self.requests += 1

@@ -20,7 +20,7 @@ from tidegate_protocol.messages import (
     decode,
     encode,
 )
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, client_key
+from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, client_key
 
 HELLO_S = 0.2
 ANSWER_S = 30.0
@@ -50,7 +50,8 @@ class FakeHead:
         requests = await channel.declare_queue(exclusive=True)
         await requests.bind(self._control, HOM_KEY)
         await requests.consume(self._on_request, no_ack=True)
-        answers = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
+        answers = await channel.declare_queue(exclusive=True)
+        await answers.bind(self._control, ANSWER_KEY)
         await answers.consume(self._on_answer, no_ack=True)
         everything = await channel.declare_queue(exclusive=True)
         await everything.bind(publish, "#")
@@ -73,7 +74,7 @@ class FakeHead:
 
     async def tell(self, publisher: str, message: ControlMessage, correlation: str | None = None) -> None:
         """Send an order; without a correlation nobody waits for an answer."""
-        reply_to = "amq.rabbitmq.reply-to" if correlation is not None else None
+        reply_to = ANSWER_KEY if correlation is not None else None
         content = aio_pika.Message(encode(message), reply_to=reply_to, correlation_id=correlation)
         await self._control.publish(content, client_key(publisher), mandatory=False)
 

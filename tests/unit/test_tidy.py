@@ -53,7 +53,7 @@ LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 # fmt: off
 PUBLIC_NAMES = [
     "AccessRefused", "AsyncPublisher", "AsyncReceipt", "AsyncSubscriber", "AsyncSubscription",
-    "Backoff", "Closed", "ConnectionFailed", "ConnectionLost", "HeadSilent", "InvalidMessage",
+    "Backoff", "CertificateRefused", "Closed", "ConnectionFailed", "ConnectionLost", "HeadSilent", "InvalidMessage",
     "InvalidName", "InvalidTopic", "InvalidUrl", "InvalidValue", "Limits", "Message",
     "NotConfirmed", "PeerError", "Publisher", "PublisherStatistics", "Receipt", "Refused", "Statistics", "Subscriber",
     "Subscription", "TidegateError", "TimedOut", "Timeouts", "UnexpectedReply", "__version__",

@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -88,7 +88,7 @@ class ChildNode:
 
     def __init__(
         self, guard: Guard, installation: Installation, name: str, ports: NodePorts, password: str,
-        plugins: Sequence[str] = PLUGINS,
+        plugins: Sequence[str] = PLUGINS, options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self._guard = guard
         self._installation = installation
@@ -96,6 +96,7 @@ class ChildNode:
         self._directory = guard.directory / f"rabbit-{name}"
         self.configuration = self._directory / "rabbitmq.conf"
         self._plugins = plugins
+        self._options = options or {}
         self._process: GuardedProcess | None = None
         self.name = name
         self.host = LOOPBACK
@@ -189,7 +190,8 @@ class ChildNode:
         if "rabbitmq_stream" in self._plugins:
             options["stream.listeners.tcp.1"] = f"{LOOPBACK}:{self._ports.stream}"
         self.configuration.touch(mode=0o600)
-        self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in options.items()))
+        lines = (options | dict(self._options)).items()
+        self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in lines))
 
 
 def amqp_url(node: RabbitNode, vhost: str = "/") -> str:
@@ -286,16 +288,20 @@ def new_password() -> str:
 
 @asynccontextmanager
 async def rabbit_nodes(
-    names: Sequence[str], *, installation: Installation | None = None, plugins: Sequence[str] = PLUGINS
+    names: Sequence[str],
+    *,
+    installation: Installation | None = None,
+    plugins: Sequence[str] = PLUGINS,
+    options: Mapping[str, object] | None = None,
 ) -> AsyncIterator[dict[str, ChildNode]]:
-    """Bare nodes without anything of ours on them, booted at once; gone afterwards."""
+    """Bare nodes without anything of ours on them, booted at once; gone afterwards. `options`: for rabbitmq.conf."""
     installation = installation or find_installation()
     ports = Ports()
     try:
         async with Guard() as guard:
             password = new_password()
             nodes = {
-                name: ChildNode(guard, installation, name, NodePorts.reserve(ports), password, plugins)
+                name: ChildNode(guard, installation, name, NodePorts.reserve(ports), password, plugins, options)
                 for name in names
             }
             try:

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import httpx
 
-from ..errors import PluginMissing, RabbitBadAnswer, RabbitDenied, RabbitUnreachable
+from ..errors import PluginMissing, RabbitBadAnswer, RabbitDenied, RabbitUnreachable, RabbitUntrusted
+from ..tls import refusal
 from ..urls import ServerUrl
 from .exposition import Exposition, ExpositionReader
 
@@ -53,6 +54,7 @@ class MetricsSource:
             auth=url.credentials,
             timeout=REQUEST_TIMEOUT_S,
             trust_env=False,
+            verify=url.tls_context() or False,
             headers={"Accept-Encoding": "identity", "Accept": "text/plain"},
         )
 
@@ -71,6 +73,9 @@ class MetricsSource:
         except httpx.RemoteProtocolError:
             raise RabbitBadAnswer(self.where, "does not speak HTTP", REMEDY) from None
         except httpx.TransportError as error:
+            untrusted = refusal(error)
+            if untrusted is not None:
+                raise RabbitUntrusted(self.where, untrusted) from None
             problem = f"the Prometheus endpoint can't be reached ({str(error).strip() or type(error).__name__})"
             raise RabbitUnreachable(self.where, problem, REMEDY) from None
         moment_s = (sent_s + loop.time()) / 2.0

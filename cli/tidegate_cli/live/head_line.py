@@ -17,7 +17,7 @@ from pamqp import base, commands
 
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import ControlMessage, decode, encode
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, client_key
+from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY, client_key
 
 from .codec import Address, publication, read_properties
 from .connection import LeanConnection
@@ -33,7 +33,6 @@ CLIENT_PREFIX: Final = client_key("")
 class ReplyTo:
     """Where the answer to an order goes."""
 
-    queue: str
     request: str
 
 
@@ -101,7 +100,7 @@ class HeadLine:
 
     def reply(self, to: ReplyTo, message: ControlMessage) -> None:
         """Answer an order."""
-        self._send("", to.queue, message, to.request, None)
+        self._send(CONTROL_EXCHANGE, ANSWER_KEY, message, to.request, None)
 
     def _send(
         self, exchange: str, key: str, message: ControlMessage, correlation: str | None, reply_to: str | None
@@ -110,7 +109,11 @@ class HeadLine:
             return
         self.sent += 1
         properties = commands.Basic.Properties(
-            content_type="application/json", correlation_id=correlation, reply_to=reply_to, expiration=EXPIRES_MS
+            content_type="application/json",
+            correlation_id=correlation,
+            reply_to=reply_to,
+            expiration=EXPIRES_MS,
+            user_id=self._address.user,
         )
         self._connection.write(publication(exchange, key, properties, encode(message)))
 
@@ -130,7 +133,7 @@ class HeadLine:
         if key.startswith(CLIENT_PREFIX):
             client = self._clients.get(key.removeprefix(CLIENT_PREFIX))
             if client is not None:
-                client.ordered(message, ReplyTo(reply_to, correlation) if reply_to else None)
+                client.ordered(message, ReplyTo(correlation) if reply_to else None)
             return
         asked = self._pending.pop(correlation, None)
         if asked is not None:

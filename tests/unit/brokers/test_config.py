@@ -38,14 +38,14 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
 
 def test_the_address_that_clients_use_is_not_taken_for_the_broker_s_own() -> None:
     environ = {"TIDEGATE_URL": "amqp://head", "TIDEGATE_HEAD_URL": "amqp://head"}
-    config = load_config(EdgeConfig, None, environ, {**NEEDED, "head_url": "amqp://head"})
+    config = load_config(EdgeConfig, None, environ, {**NEEDED, "head_url": "amqp://u:hush@head"})
     assert config.url.host == "rabbit"
 
 
 def test_neighbours_come_from_a_file_or_as_json(tmp_path: Path) -> None:
     file = write(tmp_path, f'[[neighbours]]\nname = "south"\nurl = "{URL}"')
     assert load_config(HeadConfig, file, {}, NEEDED).neighbours[0].name == "south"
-    text = json.dumps([{"name": "east", "url": "amqp://east", "link_url": "amqp://inside"}])
+    text = json.dumps([{"name": "east", "url": "amqp://u:hush@east", "link_url": "amqp://inside"}])
     (east,) = load_config(HeadConfig, file, {"TIDEGATE_HEAD_NEIGHBOURS": text}, NEEDED).neighbours
     assert east.name == "east"
     assert east.link.host == "inside"
@@ -65,14 +65,14 @@ def test_neighbours_come_from_a_file_or_as_json(tmp_path: Path) -> None:
         ('url = "amqp://h:port"', "url", "numeric port"),
         ('url = "amqp://h/a/b"', "url", "%2F"),
         ('management_url = "amqp://h"', "management_url", "instead of http or https"),
-        ('neighbours = [{name = "north", url = "amqp://h"}]', "neighbours", "its own neighbour"),
+        ('neighbours = [{name = "north", url = "amqp://u:hush@h"}]', "neighbours", "its own neighbour"),
         (
-            'neighbours = [{name = "a", url = "amqp://h"}, {name = "a", url = "amqp://h"}]',
+            'neighbours = [{name = "a", url = "amqp://u:hush@h"}, {name = "a", url = "amqp://u:hush@h"}]',
             "neighbours",
             "twice",
         ),
         (
-            'neighbours = [{name = "a", port = 3, url = "amqp://h"}]',
+            'neighbours = [{name = "a", port = 3, url = "amqp://u:hush@h"}]',
             "neighbours.0.port",
             "known are name, url",
         ),
@@ -133,7 +133,7 @@ def test_no_password_is_shown(tmp_path: Path) -> None:
 
 
 def test_derived_addresses() -> None:
-    config = load_config(EdgeConfig, None, {}, {**NEEDED, "head_url": "amqp://head"})
+    config = load_config(EdgeConfig, None, {}, {**NEEDED, "head_url": "amqp://localhost"})
     assert config.url.reveal() == URL
     assert config.url.vhost == "a/b"
     assert config.client_address == "amqp://rabbit:5673/a%2Fb"
@@ -198,3 +198,43 @@ def test_a_process_with_a_wrong_configuration_says_so_in_one_line(role: str) -> 
     assert done.stderr.startswith("error: option ")
     assert done.stderr.count("\n") == 1
     assert SECRET not in done.stderr
+
+
+@pytest.mark.parametrize("account", ["", "guest:guest@", "tidegate:tidegate@", "tidegate@", "tidegate:@"])
+def test_a_password_that_anybody_could_guess_does_on_the_loopback_only(account: str) -> None:
+    for host in ("localhost", "127.0.0.1", "127.8.8.8", "[::1]"):
+        load_config(HeadConfig, None, {}, {**NEEDED, "url": f"amqp://{account}{host}"})
+    for host in ("rabbit", "10.0.0.1", "0.0.0.0"):
+        with pytest.raises(ConfigurationError, match="anybody could guess") as caught:
+            load_config(HeadConfig, None, {}, {**NEEDED, "url": f"amqp://{account}{host}"})
+        assert caught.value.option == "url"
+
+
+def test_a_variable_may_name_a_file_that_holds_the_value(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text(URL + "\n")
+    needed = {"name": "north", "cluster": "coast"}
+    config = load_config(HeadConfig, None, {"TIDEGATE_HEAD_URL_FILE": str(file), "TIDEGATE_HEAD_PERIOD_S": ""}, needed)
+    assert config.url.password == SECRET
+    assert config.period_s == HeadConfig.model_fields["period_s"].default, "an empty variable counts as not set"
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "words"),
+    [
+        (None, {}, "can't be read: No such file"),
+        ("", {}, "is empty"),
+        (URL, {"TIDEGATE_HEAD_URL": URL}, "is given beside TIDEGATE_HEAD_URL"),
+        (f"amqp://u:{SECRET}@h:x", {}, "numeric port"),
+    ],
+)
+def test_a_file_that_does_not_hold_it_is_named(
+    tmp_path: Path, content: str | None, more: dict[str, str], words: str
+) -> None:
+    file = tmp_path / "url"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        load_config(HeadConfig, None, {"TIDEGATE_HEAD_URL_FILE": str(file), **more}, {"name": "n", "cluster": "c"})
+    assert "TIDEGATE_HEAD_URL" in caught.value.source
+    assert SECRET not in str(caught.value)

@@ -1,0 +1,187 @@
+"""The accounts of each part on each RabbitMQ, and the least rights with which it works.
+
+RabbitMQ grants rights per virtual host by three regular expressions over names of exchanges and queues (configure,
+write, read), and on a topic exchange by two over routing keys (docs/adr/0007). What always holds:
+
+- no client may write to the default exchange: it would reach any queue there is, past every other rule;
+- a client may bind its own queue to the key of its own orders, and to nothing else;
+- on an edge a subscriber may read output queues of its own name and of names that begin with it and a hyphen;
+- accounts of brokers have a dot in their names, which no client's name has.
+
+Whether a request to a head names a client that is its sender's is not RabbitMQ's to know: `names.py` is, for the head.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_protocol.names import (
+    ANSWER_KEY,
+    CONTROL_EXCHANGE,
+    DELIVER_EXCHANGE,
+    HEAD_KEY,
+    HOM_KEY,
+    LINK_PREFIX,
+    OPERATOR_KEY,
+    OUTPUT_PREFIX,
+    PUBLISH_EXCHANGE,
+    TELEMETRY_EXCHANGE,
+    TELEMETRY_STREAM,
+    broker_key,
+    client_key,
+    control_queue,
+    ingress_exchange,
+    pie_global_key,
+    pie_local_key,
+)
+
+from ..fences import FENCE_PREFIX
+
+NOTHING: Final = "^$"
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""What RabbitMQ calls the exchange without a name when it looks at rights."""
+ANY_NAME: Final = "[A-Za-z0-9_-]+"
+GENERATED: Final = "amq\\.gen-.*"
+"""Queues that RabbitMQ names. Those of clients are exclusive: no other connection may use them, whatever its rights."""
+RESERVED_TOPICS: Final = "tidegate."
+"""Markers and fences have such keys; publishers must not."""
+BROKER_TAGS: Final = ("monitoring", "policymaker")
+"""To read listings and to set policies and shovels."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRights:
+    """Keys that may be published with, and bound, on one topic exchange."""
+
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of one RabbitMQ with its rights on one virtual host."""
+
+    user: str
+    configure: str = NOTHING
+    write: str = NOTHING
+    read: str = NOTHING
+    topics: tuple[TopicRights, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+def broker_user(broker: str) -> str:
+    """The account of a broker's process, the same everywhere."""
+    return f"broker.{broker}"
+
+
+def link_user(head: str) -> str:
+    """The account with which a head's RabbitMQ forwards to an edge."""
+    return f"link.{head}"
+
+
+def _one_of(*alternatives: str) -> str:
+    return f"^({'|'.join(alternatives)})$"
+
+
+def _exactly(*names: str) -> str:
+    return _one_of(*(re.escape(name).replace("\\-", "-") for name in names))
+
+
+def _names_of(user: str) -> str:
+    return f"{re.escape(user).replace(chr(92) + '-', '-')}(-{ANY_NAME})?"
+
+
+# On the RabbitMQ of a head
+
+
+def head_account(head: str) -> Account:
+    """The head's own process."""
+    names = ("tidegate\\..*", *(f"{re.escape(prefix)}.*" for prefix in (LINK_PREFIX, FENCE_PREFIX)))
+    mine = re.escape(control_queue(head)).replace("\\-", "-")
+    everything = _one_of(*names, mine)
+    return Account(
+        broker_user(head),
+        configure=everything,
+        write=_one_of(*names, mine, re.escape(DEFAULT_EXCHANGE)),
+        read=everything,
+        tags=BROKER_TAGS,
+    )
+
+
+def edge_at_head(edge: str, cluster: str) -> Account:
+    """An edge's process: it reports to the head and is spoken to."""
+    queue, reports = control_queue(edge), pie_local_key(cluster)
+    return Account(
+        broker_user(edge),
+        configure=_exactly(CONTROL_EXCHANGE, queue),
+        write=_exactly(CONTROL_EXCHANGE, TELEMETRY_EXCHANGE, queue, DEFAULT_EXCHANGE),
+        read=_exactly(CONTROL_EXCHANGE, queue),
+        topics=(
+            TopicRights(CONTROL_EXCHANGE, _exactly(HEAD_KEY, reports), _exactly(broker_key(edge), reports)),
+            TopicRights(TELEMETRY_EXCHANGE, ".*", NOTHING),
+        ),
+    )
+
+
+def neighbour_at_head(neighbour: str, head: str, cluster: str) -> Account:
+    """A neighbouring head: its process asks, its RabbitMQ forwards into the exchange made for it."""
+    return Account(
+        broker_user(neighbour),
+        configure=_exactly(CONTROL_EXCHANGE),
+        write=_exactly(CONTROL_EXCHANGE, ingress_exchange(neighbour)),
+        topics=(TopicRights(CONTROL_EXCHANGE, _exactly(broker_key(head), pie_global_key(cluster)), NOTHING),),
+    )
+
+
+def client_at_head(user: str, *, publishes: bool) -> Account:
+    """A publisher or a subscriber: it asks the head, takes orders for its own names, and may publish."""
+    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *((re.escape(PUBLISH_EXCHANGE),) if publishes else ()))
+    orders = f"^{re.escape(client_key(''))}{_names_of(user)}(~[0-9a-z]+)?$"
+    topics = [TopicRights(CONTROL_EXCHANGE, _exactly(HOM_KEY, ANSWER_KEY), orders)]
+    if publishes:
+        topics.append(TopicRights(PUBLISH_EXCHANGE, f"^(?!{re.escape(RESERVED_TOPICS)})", NOTHING))
+    return Account(
+        user,
+        configure=f"^{GENERATED}$",
+        write=_one_of(*writes),
+        read=_one_of(GENERATED, re.escape(CONTROL_EXCHANGE)),
+        topics=tuple(topics),
+    )
+
+
+def operator_at_head(user: str) -> Account:
+    """Somebody who looks, pauses and drains, and may read telemetry."""
+    return Account(
+        user,
+        write=_exactly(CONTROL_EXCHANGE),
+        read=_exactly(TELEMETRY_STREAM),
+        topics=(TopicRights(CONTROL_EXCHANGE, _exactly(OPERATOR_KEY), NOTHING),),
+        tags=("monitoring",),
+    )
+
+
+def analyst_at_head(user: str) -> Account:
+    """Whoever reads telemetry."""
+    return Account(user, read=_exactly(TELEMETRY_STREAM))
+
+
+# On the RabbitMQ of an edge
+
+
+def edge_account(edge: str) -> Account:
+    """The edge's own process."""
+    everything = _one_of(re.escape(DELIVER_EXCHANGE), f"{re.escape(OUTPUT_PREFIX)}.*")
+    return Account(broker_user(edge), configure=everything, write=everything, read=everything, tags=BROKER_TAGS)
+
+
+def link_at_edge(head: str) -> Account:
+    """What comes over the link from the head."""
+    return Account(link_user(head), write=_exactly(DELIVER_EXCHANGE))
+
+
+def subscriber_at_edge(user: str) -> Account:
+    """A subscriber: it reads what waits for it."""
+    return Account(user, read=f"^{re.escape(OUTPUT_PREFIX)}{_names_of(user)}\\.[0-9]+$")

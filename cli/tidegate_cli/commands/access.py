@@ -1,0 +1,79 @@
+"""`tidegate access`: accounts of RabbitMQ for brokers, clients and people, each with the least rights that work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from tidegate_brokers.access.layout import Layout
+from tidegate_brokers.access.preparing import Access
+from tidegate_brokers.errors import ConfigurationError
+
+from ..console import out
+
+_layout_option = click.option(
+    "--layout",
+    "files",
+    type=click.Path(path_type=Path),
+    required=True,
+    multiple=True,
+    envvar="TIDEGATE_ACCESS_LAYOUT",
+    show_envvar=True,
+    help="TOML file that names brokers, clients, operators and analysts (docs/operations.md). May be repeated: what "
+    "they name is put together.",
+)
+_out_option = click.option(
+    "--out",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    envvar="TIDEGATE_ACCESS_DIR",
+    show_envvar=True,
+    help="Where passwords are kept and files are written.",
+)
+_tls_option = click.option(
+    "--certificates",
+    metavar="DIR",
+    envvar="TIDEGATE_ACCESS_CERTIFICATES",
+    show_envvar=True,
+    help="Speak everything with TLS: where each broker and its RabbitMQ find ca.pem, cert.pem and key.pem, by the same "
+    "path on each machine.",
+)
+
+
+@click.group("access")
+def command() -> None:
+    """Make accounts of RabbitMQ: who may publish, subscribe, look, and report load (docs/operations.md)."""
+
+
+@command.command("prepare")
+@_layout_option
+@_out_option
+@_tls_option
+@click.option("--owner", type=int, metavar="UID", help="User that broker processes run as, if it is not this one.")
+def prepare(files: tuple[Path, ...], directory: Path, certificates: str | None, owner: int | None) -> None:
+    """Make passwords, where there are none yet, and write what each broker and its RabbitMQ read when they start.
+
+    All settings of brokers in the environment (TIDEGATE_HEAD_…, TIDEGATE_EDGE_…) are checked before anything is
+    written. A password is chosen with TIDEGATE_PASSWORD_<USER> or TIDEGATE_PASSWORD_<USER>_FILE; otherwise it is made
+    up once and kept.
+    """
+    written = Access(Layout.load(*files), directory, os.environ, certificates or None).write(owner)
+    out().print(f"Settings are in order; {len(written)} files are written to {directory}.", soft_wrap=True)
+
+
+@command.command("url")
+@click.argument("user")
+@_layout_option
+@_out_option
+@_tls_option
+@click.option("--cluster", help="Of several clusters, which; the first if it is left out.")
+def url(user: str, files: tuple[Path, ...], directory: Path, certificates: str | None, cluster: str | None) -> None:
+    """Print the address, password included, by which USER reaches a head: for TIDEGATE_URL."""
+    layout = Layout.load(*files)
+    if user not in layout.people:
+        known = ", ".join(layout.people) or "nobody"
+        raise ConfigurationError("USER", "command line", f"{user} has no account", f"those of the layout are {known}")
+    click.echo(Access(layout, directory, os.environ, certificates or None).url(user, cluster).reveal())

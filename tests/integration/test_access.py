@@ -1,0 +1,369 @@
+"""Least rights, on a real RabbitMQ: everything works with them, and nothing else does.
+
+One head and two edges with the accounts that `tidegate access prepare` makes; then everything that a publisher or a
+subscriber must not be able to do, tried with their own credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aio_pika
+import httpx
+import pytest
+import pytest_asyncio
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+from tests.support.brokers import PERIOD_S, Process, RawClient
+from tests.support.waiting import eventually
+from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Subscriber
+from tidegate_brokers.access.layout import Layout
+from tidegate_brokers.access.preparing import Access
+from tidegate_brokers.embedded.nodes import RabbitNode, management_url
+from tidegate_cli.ask import Asking
+from tidegate_protocol.balancing import (
+    DrainReply,
+    DrainRequest,
+    MigrateOrder,
+    MigrationReport,
+    MigrationStage,
+    PieLocal,
+    SessionNotice,
+    SessionPhase,
+)
+from tidegate_protocol.messages import (
+    ControlMessage,
+    EdgeGoodbye,
+    OutputRemove,
+    PublisherGoodbye,
+    Refusal,
+    UnsubscribeRequest,
+    encode,
+)
+from tidegate_protocol.names import (
+    ANSWER_KEY,
+    CONTROL_EXCHANGE,
+    DELIVER_EXCHANGE,
+    HOM_KEY,
+    OPERATOR_KEY,
+    PUBLISH_EXCHANGE,
+    broker_key,
+    client_key,
+    control_queue,
+    link_queue,
+    marker_key,
+    output_queue,
+    pie_local_key,
+)
+from tidegate_protocol.operations import PauseRequest
+from tidegate_protocol.parts import LoadState
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EDGES = ("edge-1", "edge-2")
+VICTIM = "siren"
+LAYOUT = """
+[[head]]
+name = "head"
+cluster = "main"
+host = "{host}"
+port = {port}
+vhost = "head"
+
+[[edge]]
+name = "edge-1"
+head = "head"
+host = "{host}"
+port = {port}
+vhost = "edge-1"
+
+[[edge]]
+name = "edge-2"
+head = "head"
+host = "{host}"
+port = {port}
+vhost = "edge-2"
+
+[[client]]
+name = "siren"
+subscribe = true
+
+[[client]]
+name = "desk"
+subscribe = true
+
+[[client]]
+name = "buoy"
+publish = true
+
+[[operator]]
+name = "operator"
+
+[[analyst]]
+name = "analyst"
+"""
+
+
+@dataclass
+class Guarded:
+    """A cluster whose parts have the least rights."""
+
+    access: Access
+    head: Process
+    vhosts: tuple[str, ...]
+
+    def url(self, user: str, vhost: str = "head") -> str:
+        whole = self.access.url(user).reveal()
+        return f"{whole.rpartition('/')[0]}/{vhost}"
+
+    @asynccontextmanager
+    async def channel(self, user: str, vhost: str = "head") -> AsyncIterator[AbstractChannel]:
+        connection = await aio_pika.connect(self.url(user, vhost))
+        async with connection:
+            yield await connection.channel(on_return_raises=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    directory = tmp_path_factory.mktemp("access")
+    (directory / "layout.toml").write_text(LAYOUT.format(host=node.host, port=node.amqp_port))
+    access = Access(Layout.load(directory / "layout.toml"), directory, {})
+    access.write()
+    names = ("head", *EDGES)
+    async with httpx.AsyncClient(base_url=management_url(node), timeout=60, trust_env=False) as http:
+        for name in names:
+            for file in sorted((directory / name / "definitions").iterdir()):
+                answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
+                assert answer.is_success, answer.text
+    processes = {name: make_process(node, directory / name, "head" if name == "head" else "edge") for name in names}
+    try:
+        for process in processes.values():
+            await process.start()
+        yield Guarded(access, processes["head"], names)
+    finally:
+        for process in processes.values():
+            if process.child is not None and process.child.returncode is None:
+                await process.terminate()
+
+
+def make_process(node: RabbitNode, folder: Path, role: str) -> Process:
+    options = {
+        "management_url": f"http://{node.host}:{node.management_port}",
+        "prometheus_url": f"http://{node.host}:{node.prometheus_port}",
+        "period_s": PERIOD_S,
+        "http_port": 0,
+        "startup_timeout_s": 60,
+    }
+    file = folder / "whole.toml"
+    more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items())
+    file.write_text(more + (folder / "broker.toml").read_text())
+    return Process(role, file, folder / "log")
+
+
+async def test_everything_works_with_them(guarded: Guarded) -> None:
+    """Publish, subscribe, be moved and lose nothing; ask as an operator; read telemetry as an analyst."""
+    got: list[int] = []
+    async with (
+        AsyncSubscriber(guarded.url(VICTIM), name=f"{VICTIM}-1") as subscriber,
+        AsyncPublisher(guarded.url("buoy")) as publisher,
+        Asking(guarded.url("operator")) as operator,
+    ):
+        subscription = await subscriber.subscribe(
+            "t.#", deadline=5, callback=lambda message: got.append(message.sequence)
+        )
+        before = subscription.edge
+        assert before in EDGES
+        for _ in range(20):
+            await publisher.publish("t.a", b"x")
+        await operator.ask(DrainRequest(edge=str(before)), DrainReply)
+        await eventually(lambda: subscription.edge not in (before, None), "it was moved")
+        for _ in range(20):
+            await publisher.publish("t.a", b"x")
+        await publisher.flush()
+        await eventually(lambda: len(got) >= 40, f"all arrive: {got}")
+        assert got == list(range(40))
+        await operator.ask(DrainRequest(edge=str(before), draining=False), DrainReply)
+        await subscription.unsubscribe()
+    await asyncio.to_thread(blocking_client_works, guarded.url(VICTIM))
+    async with guarded.channel("analyst") as channel:
+        await channel.set_qos(10)
+        queue = await channel.get_queue("tidegate.telemetry", ensure=False)
+        came = asyncio.Event()
+
+        async def record(_: AbstractIncomingMessage) -> None:
+            came.set()
+
+        await queue.consume(record, arguments={"x-stream-offset": "first"})
+        await asyncio.wait_for(came.wait(), 30)
+
+
+def blocking_client_works(url: str) -> None:
+    with Subscriber(url) as subscriber:
+        assert subscriber.subscribe("t.#", deadline=5).edge in EDGES
+
+
+PIE = PieLocal(cluster="main", broker="edge-1", state=LoadState.LOW, period_s=1)
+SESSION = SessionNotice(session="s~1~1", phase=SessionPhase.ENDED, source="edge-1")
+MOVE = MigrateOrder(
+    migration="m~1",
+    subscriber=f"{VICTIM}-1",
+    pattern="t.#",
+    edge_from="edge-1",
+    number_from=0,
+    edge="edge-2",
+    number=9,
+    url="amqp://127.0.0.1:1/x",
+    queue="out.x.9",
+    head="head",
+    heads=("head",),
+    timeout_us=1_000_000,
+)
+FORGED: dict[str, tuple[str, str, ControlMessage]] = {
+    "a load report": (CONTROL_EXCHANGE, pie_local_key("main"), PIE),
+    "a session, to an edge": (CONTROL_EXCHANGE, broker_key("edge-1"), SESSION),
+    "a session, to the head": (CONTROL_EXCHANGE, broker_key("head"), SESSION),
+    "an edge's goodbye": (CONTROL_EXCHANGE, "head", EdgeGoodbye(edge="edge-1")),
+    "a queue's removal": (CONTROL_EXCHANGE, broker_key("edge-1"), OutputRemove(subscriber=VICTIM, number=0)),
+    "a migration, to a client": (CONTROL_EXCHANGE, client_key(f"{VICTIM}-1"), MOVE),
+    "an operator's pause": (CONTROL_EXCHANGE, OPERATOR_KEY, PauseRequest(paused=True)),
+    "a pause straight into the head's queue": ("", control_queue("head"), PauseRequest(paused=True)),
+    "a session straight into an edge's queue": ("", control_queue("edge-1"), SESSION),
+}
+
+
+@pytest.mark.parametrize("user", ["buoy", "desk"])
+@pytest.mark.parametrize("what", FORGED)
+async def test_forged_control_messages_are_refused(guarded: Guarded, user: str, what: str) -> None:
+    exchange_name, key, message = FORGED[what]
+
+    async def forge(channel: AbstractChannel) -> None:
+        exchange = await channel.get_exchange(exchange_name, ensure=False)
+        await exchange.publish(aio_pika.Message(encode(message)), key, mandatory=False)
+
+    await refused(guarded, user, "head", forge)
+
+
+Deed = Callable[[AbstractChannel], Awaitable[object]]
+
+
+async def refused(guarded: Guarded, user: str, vhost: str, deed: Deed) -> None:
+    async with guarded.channel(user, vhost) as channel:
+        with pytest.raises(aio_pika.exceptions.ChannelClosed, match="ACCESS_REFUSED"):
+            await deed(channel)
+
+
+def publishing(exchange_name: str, key: str) -> Deed:
+    async def deed(channel: AbstractChannel) -> None:
+        exchange = await channel.get_exchange(exchange_name, ensure=False)
+        await exchange.publish(aio_pika.Message(b"x"), key, mandatory=False)
+
+    return deed
+
+
+def taking(queue: str) -> Deed:
+    async def deed(channel: AbstractChannel) -> None:
+        await (await channel.get_queue(queue, ensure=False)).get(fail=False)
+
+    return deed
+
+
+def binding(exchange: str, key: str) -> Deed:
+    async def deed(channel: AbstractChannel) -> None:
+        await (await channel.declare_queue(exclusive=True)).bind(exchange, key)
+
+    return deed
+
+
+DEEDS: dict[str, tuple[str, str, Deed]] = {
+    "publish as a subscriber": ("desk", "head", publishing(PUBLISH_EXCHANGE, "t.a")),
+    "publish a marker": ("buoy", "head", publishing(PUBLISH_EXCHANGE, marker_key("m~1", "head"))),
+    "write into a link": ("buoy", "head", publishing("", link_queue("edge-1"))),
+    "write telemetry": ("buoy", "head", publishing("tidegate.telemetry", "load")),
+    "deliver on an edge": ("desk", "edge-1", publishing(DELIVER_EXCHANGE, "t.a")),
+    "deliver into a queue": ("desk", "edge-1", publishing("", output_queue(VICTIM, 0))),
+    "read another's queue": ("desk", "edge-1", taking(output_queue(VICTIM, 0))),
+    "read a queue of a longer name": ("desk", "edge-1", taking(output_queue("desktop", 0))),
+    "read a link": ("desk", "head", taking(link_queue("edge-1"))),
+    "read the head's requests": ("desk", "head", taking(control_queue("head"))),
+    "read telemetry": ("buoy", "head", taking("tidegate.telemetry")),
+    "listen to what is published": ("buoy", "head", binding(PUBLISH_EXCHANGE, "#")),
+    "listen to another's orders": ("desk", "head", binding(CONTROL_EXCHANGE, client_key(VICTIM))),
+    "listen to all control messages": ("desk", "head", binding(CONTROL_EXCHANGE, "#")),
+    "listen to requests of clients": ("desk", "head", binding(CONTROL_EXCHANGE, HOM_KEY)),
+    "delete a queue": ("desk", "edge-1", lambda channel: channel.queue_delete(output_queue(VICTIM, 0))),
+    "delete an exchange": ("buoy", "head", lambda channel: channel.exchange_delete(CONTROL_EXCHANGE)),
+    "declare a queue": ("buoy", "head", lambda channel: channel.declare_queue("link.mine", durable=True)),
+    "write as an analyst": ("analyst", "head", publishing(CONTROL_EXCHANGE, OPERATOR_KEY)),
+    "ask as a client, being an operator": ("operator", "head", publishing(CONTROL_EXCHANGE, HOM_KEY)),
+}
+
+
+@pytest.mark.parametrize("what", DEEDS)
+async def test_what_is_not_theirs_to_do_is_refused(guarded: Guarded, what: str) -> None:
+    user, vhost, deed = DEEDS[what]
+    await refused(guarded, user, vhost, deed)
+
+
+async def test_publishers_have_no_business_on_an_edge(guarded: Guarded) -> None:
+    with pytest.raises(aio_pika.exceptions.AMQPError):
+        await aio_pika.connect(guarded.url("buoy", "edge-1"))
+
+
+def moved(subscriber: str) -> MigrationReport:
+    return MigrationReport(
+        migration="m", subscriber=subscriber, stage=MigrationStage.MOVED, pattern="u.#", edge="edge-1", number=7
+    )
+
+
+async def test_nobody_speaks_for_another_client(guarded: Guarded) -> None:
+    """The SDK does not get as far as asking: orders for that name are not its to hear. Other programs ask; RabbitMQ
+    lets that through, being a request to the head like any other, and the head refuses it.
+    """
+    async with (
+        AsyncSubscriber(guarded.url(VICTIM), name=VICTIM) as subscriber,
+        AsyncSubscriber(guarded.url("desk"), name=f"{VICTIM}-2") as pretender,
+    ):
+        subscription = await subscriber.subscribe("u.#", deadline=5)
+        with pytest.raises(AccessRefused, match=r"client\.siren-2"):
+            await pretender.subscribe("u.#", deadline=5)
+        assert subscription.queue is not None
+        number = int(subscription.queue.rpartition(".")[2])
+        requests = (
+            UnsubscribeRequest(subscriber=VICTIM, number=number),
+            PublisherGoodbye(publisher="buoy~1"),
+            moved(VICTIM),
+        )
+        for request in requests:
+            async with guarded.channel("desk") as channel:
+                client = RawClient(channel)
+                await client.open()
+                answer = await client.ask_raw(encode(request))
+                assert isinstance(answer, Refusal), answer
+                assert "may not speak for" in answer.message
+        await subscription.unsubscribe()
+
+
+async def test_nobody_pretends_to_be_another_account(guarded: Guarded) -> None:
+    async with guarded.channel("desk") as channel:
+        exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+        request = aio_pika.Message(encode(UnsubscribeRequest(subscriber=VICTIM, number=0)), user_id=VICTIM)
+        with pytest.raises(aio_pika.exceptions.ChannelClosed, match="user_id property"):
+            await exchange.publish(request, HOM_KEY)
+
+
+async def test_an_answer_that_was_not_asked_for_is_dropped(guarded: Guarded) -> None:
+    sample = 'tidegate_control_malformed_messages_total{reason="no-request"}'
+    before = await guarded.head.metric(sample)
+    async with guarded.channel("desk") as channel:
+        exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+        await exchange.publish(aio_pika.Message(encode(moved("desk")), correlation_id="7", user_id="desk"), ANSWER_KEY)
+
+    async def counted() -> bool:
+        return await guarded.head.metric(sample) == before + 1
+
+    await eventually(counted, "it is counted")
