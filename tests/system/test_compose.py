@@ -36,7 +36,7 @@ def docker() -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def project(docker: None) -> AsyncIterator[Project]:
     await build()
-    project = Project(TIDEGATE_LOAD_STEADY_S="8", TIDEGATE_LOAD_BURST_S="25")
+    project = Project(TIDEGATE_LOAD_STEADY_S="6", TIDEGATE_LOAD_BURST_S="18")
     try:
         await project.up(*SERVICES)
         yield project
