@@ -1,7 +1,7 @@
 """The accounts of each part on each RabbitMQ, and the least rights with which it works.
 
 RabbitMQ grants rights per virtual host by three regular expressions over names of exchanges and queues (configure,
-write, read), and on a topic exchange by two over routing keys (docs/adr/0007). What always holds:
+write, read), and on a topic exchange by two over routing keys (docs/adr/0008). What always holds:
 
 - no client may write to the default exchange: it would reach any queue there is, past every other rule;
 - a client may bind its own queue to the key of its own orders, and to nothing else;
