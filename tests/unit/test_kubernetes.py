@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from tests.support.prometheus import promtool
+from tidegate_brokers.access.layout import Layout
+from tidegate_brokers.access.preparing import Access
 from tidegate_brokers.config import EDGE_HTTP_PORT, HEAD_HTTP_PORT, PROMETHEUS_PORTS, EdgeConfig, HeadConfig
 from tidegate_brokers.settings import variable_name
 
@@ -72,7 +74,7 @@ def test_what_a_kustomization_names_is_there(file: Path) -> None:
 def test_every_broker_of_the_layout_is_there_and_no_other() -> None:
     kustomization = yaml.safe_load((ROOT / "kustomization.yaml").read_text())
     named = {name.removeprefix("brokers/") for name in kustomization["resources"] if name.startswith("brokers/")}
-    assert named == BROKERS.keys() == {file.name for file in (ROOT / "brokers").iterdir() if file.is_dir()}
+    assert named == BROKERS.keys() == {file.parent.name for file in KUSTOMIZATIONS if file.parts[-3] == "brokers"}
     for name, place in BROKERS.items():
         overlay = yaml.safe_load((ROOT / "brokers" / name / "kustomization.yaml").read_text())
         role = "edge" if "head" in place else "head"
@@ -106,6 +108,16 @@ def test_rabbitmq_listens_where_it_is_looked_for() -> None:
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
 
 
+def test_rabbitmq_is_configured_as_with_docker_compose() -> None:
+    here, there = ROOT / "base" / "rabbitmq", ROOT.parent / "rabbitmq"
+    settings = [
+        [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+        for file in (here / "tidegate.conf", there / "rabbitmq.conf")
+    ]
+    assert settings[0] == settings[1]
+    assert (here / "enabled_plugins").read_text() == (there / "enabled_plugins").read_text()
+
+
 def test_prometheus_takes_the_scrape_jobs() -> None:
     done = promtool("check", "config", "--syntax-only", "prometheus-scrape.yml", directory=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,15 +130,13 @@ def builder() -> list[str] | None:
 
 
 def built(directory: Path) -> list[Object]:
-    """What kustomize makes of a copy, with files in the places of those that hold secrets."""
+    """What kustomize makes of a copy, with passwords of its own."""
     command = builder()
     assert command is not None
-    shutil.copytree(ROOT, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("definitions", "conf.d"))
-    for name in BROKERS:
-        for file in WRITTEN:
-            path = directory / "brokers" / name / file
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("{}\n")
+    secret = shutil.ignore_patterns("broker.toml", "definitions", "conf.d", "passwords")
+    shutil.copytree(ROOT, directory, dirs_exist_ok=True, ignore=secret)
+    written = Access(Layout.load(ROOT / "layout.toml"), directory / "brokers", {}).write()
+    assert {directory / "brokers" / name / file for name in BROKERS for file in WRITTEN} <= set(written)
     done = subprocess.run([*command, str(directory)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
