@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +20,7 @@ from .story import AUDIENCES, FEEDS, JOIN_EVERY_S, Audience, Feed
 
 SETTLE_S: Final = 10.0
 """How long the last messages may take to arrive before they count as lost."""
+LOOK_EVERY_S: Final = 0.05
 RECENT: Final = 100
 """Deliveries over which the present latency is told."""
 
@@ -72,7 +73,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The demo's result, over all subscribers."""
+    """A run's result, over all subscribers."""
 
     published: int
     delivered: int
@@ -85,6 +86,27 @@ class Outcome:
     def complete(self) -> bool:
         """Whether everything arrived once and in order. Lateness depends on the machine, too: told, not judged."""
         return self.delivered > 0 and not (self.lost or self.doubled or self.out_of_order)
+
+    @classmethod
+    def of(cls, published: Counter[str], watches: Sequence[Watch]) -> Outcome:
+        """So far, by what was confirmed per topic."""
+        return cls(
+            published=published.total(),
+            delivered=sum(watch.delivered for watch in watches),
+            lost=sum(watch.lost(published[watch.audience.topic]) for watch in watches),
+            doubled=sum(watch.doubled for watch in watches),
+            out_of_order=sum(watch.out_of_order for watch in watches),
+            late=sum(watch.late for watch in watches),
+        )
+
+
+async def settled(published: Counter[str], watches: Sequence[Watch], within_s: float) -> None:
+    """Wait until everything has arrived; what has not come by then counts as lost in the outcome."""
+    until = asyncio.get_running_loop().time() + within_s
+    while any(watch.lost(published[watch.audience.topic]) for watch in watches):
+        if asyncio.get_running_loop().time() > until:
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 class EarlyWarning:
@@ -141,23 +163,10 @@ class EarlyWarning:
 
     async def settle(self) -> None:
         """Wait until everything has arrived, within a bound."""
-        try:
-            async with asyncio.timeout(SETTLE_S):
-                while any(watch.lost(self.published[watch.audience.topic]) for watch in self.watches):
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            return  # what has not come counts as lost in the outcome
+        await settled(self.published, self.watches, SETTLE_S)
 
     def outcome(self) -> Outcome:
-        watches = self.watches
-        return Outcome(
-            published=self.published.total(),
-            delivered=sum(watch.delivered for watch in watches),
-            lost=sum(watch.lost(self.published[watch.audience.topic]) for watch in watches),
-            doubled=sum(watch.doubled for watch in watches),
-            out_of_order=sum(watch.out_of_order for watch in watches),
-            late=sum(watch.late for watch in watches),
-        )
+        return Outcome.of(self.published, self.watches)
 
     async def _feed(self, feed: Feed, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from tidegate import AsyncPublisher, AsyncSubscriber
 
-from .early_warning import Outcome, Watch
+from .early_warning import Outcome, Watch, settled
 from .pacing import Pacer
 from .story import Audience
 
@@ -108,24 +108,11 @@ class Load:
 
     async def settle(self) -> None:
         """Wait until everything has arrived, within a bound."""
-        try:
-            async with asyncio.timeout(SETTLE_S):
-                while any(watch.lost(self.published[watch.audience.topic]) for watch in self.watches):
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            return  # what has not come counts as lost in the outcome
+        await settled(self.published, self.watches, SETTLE_S)
 
     def outcome(self) -> Outcome:
         """Over all subscribers, so far."""
-        watches = self.watches
-        return Outcome(
-            published=self.published.total(),
-            delivered=sum(watch.delivered for watch in watches),
-            lost=sum(watch.lost(self.published[watch.audience.topic]) for watch in watches),
-            doubled=sum(watch.doubled for watch in watches),
-            out_of_order=sum(watch.out_of_order for watch in watches),
-            late=sum(watch.late for watch in watches),
-        )
+        return Outcome.of(self.published, self.watches)
 
     async def _feed(self, topic: str, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -73,7 +73,7 @@ def promtool(*arguments: str, directory: Path) -> subprocess.CompletedProcess[st
         problem = docker_problem()
         if problem is not None:
             pytest.skip(f"there is no promtool (Debian: package prometheus), and no Docker to run one in: {problem}")
-        mount = ["--volume", f"{directory}:/work:ro", "--workdir", "/work", "--entrypoint", "promtool"]
+        mount = ["--volume", f"{directory}:/settings:ro", "--workdir", "/settings", "--entrypoint", "promtool"]
         command = ["docker", "run", "--rm", "--network", "none", *mount, IMAGE, *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
 
@@ -163,9 +163,9 @@ async def prometheus(targets: Iterable[Scraped], directory: Path) -> AsyncIterat
     if native is not None:
         command = [native, f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data", *options]
     else:
-        options += ["--config.file=/work/prometheus.yml", "--storage.tsdb.path=/tmp/data"]
+        options += ["--config.file=/settings/prometheus.yml", "--storage.tsdb.path=/tmp/data"]
         user = ["--user", f"{os.getuid()}:{os.getgid()}", "--workdir", "/tmp"]
-        mount = ["--network", "host", "--volume", f"{home}:/work:ro"]
+        mount = ["--network", "host", "--volume", f"{home}:/settings:ro"]
         command = ["docker", "run", "--rm", "--init", *user, *mount, IMAGE, *options]
     log = (home / "log").open("wb")
     process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
