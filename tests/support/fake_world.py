@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.machine import Action, MessageReceived, Reply, ReplyAddress
+from tidegate_agents.machine import Action, Decision, MessageReceived, Reply, ReplyAddress
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest, Subscription
 from tidegate_protocol.names import output_queue
 from tidegate_simulator.checkers import Checker
@@ -95,6 +95,11 @@ class FakeWorld:
         """An agent did something."""
         for checker in self._checkers:
             checker.stepped(broker, cast(Any, event), list(actions), now)
+
+    def decide(self, broker: str, decision: Decision, now: float) -> None:
+        """An agent recorded a decision."""
+        for checker in self._checkers:
+            checker.decided(broker, decision, now)
 
     def grant(
         self,

@@ -33,8 +33,9 @@ from ..selecting import Selecting
 from ..states import THRESHOLDS, Limits, LoadState
 from ..threshold import ThresholdKind
 
-WORTH_SHARE: Final = 0.01
-"""Of the uplink: a plan that carries this much more away is worth leaving the offloading order for."""
+WORTH_SHARE: Final = 0.03
+"""Of the uplink: a plan that carries this much more away is worth leaving the offloading order for, and splitting
+bundles that could have gone whole."""
 NOTHING_HELPS: Final = "no move would be an improvement"
 
 

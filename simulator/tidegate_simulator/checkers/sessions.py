@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidegate_agents.machine import Action, Announce, Event, MessageReceived, Reply, ReplyReceived, Send, SendClient
+from tidegate_agents.machine import (
+    Action,
+    Announce,
+    Decision,
+    Event,
+    MessageReceived,
+    Reply,
+    ReplyReceived,
+    Send,
+    SendClient,
+)
 from tidegate_protocol.balancing import (
     BalanceRequest,
     MigrateOrder,
@@ -143,13 +153,20 @@ class NoOscillation(Checker):
         super().__init__()
         self._orders: dict[str, tuple[str, float, MigrateOrder]] = {}
         self._last: dict[tuple[str, str], _Moved] = {}
+        self._draining: set[str] = set()
+        """Edges that their heads take for being drained: an operator's word to the contrary may have got lost."""
 
     def started(self, world: World) -> None:
         super().started(world)
         self._absences = Absences(world.scenario)
         self._cooldown_s = world.scenario.balancing.cooldown_s
         self._clocks = [f for f in world.scenario.faults if f.kind is FaultKind.CLOCK]
-        self._drains = [f for f in world.scenario.faults if f.kind is FaultKind.DRAIN]
+
+    def decided(self, broker: str, decision: Decision, now: float) -> None:
+        if decision.kind == "drain":
+            self._draining.add(decision.subject)
+        elif decision.kind == "undrain":
+            self._draining.discard(decision.subject)
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
         if isinstance(event, MessageReceived | ReplyReceived):
@@ -183,12 +200,7 @@ class NoOscillation(Checker):
         """State is soft: a head that crashed since has forgotten who rests. And an operator who drains an edge wants
         it empty now, whoever was moved there a moment ago.
         """
-        if self._absences.crashed(head, last.moved_s - SLACK_S, now):
-            return True
-        return any(
-            fault.target == order.edge_from and fault.at_s <= now <= (fault.until_s or now) + SLACK_S
-            for fault in self._drains
-        )
+        return order.edge_from in self._draining or self._absences.crashed(head, last.moved_s - SLACK_S, now)
 
     def _moved(self, head: str, report: MigrationReport, now: float) -> None:
         client = (report.subscriber, report.pattern)

@@ -189,7 +189,6 @@ def test_a_second_move_within_the_cool_down(target: str) -> None:
     [
         Fault(15.0, FaultKind.CRASH, "h0", 16.0),
         Fault(5.0, FaultKind.CRASH, "h0", 20.0),
-        Fault(20.0, FaultKind.DRAIN, "e1", 60.0),
         Fault(20.0, FaultKind.CLOCK, "h0", amount=20.0),
     ],
     ids=lambda fault: str(fault.kind),
@@ -199,6 +198,19 @@ def test_a_second_move_that_nobody_is_to_blame_for(fault: Fault) -> None:
     move(run, 1, "e0", "e1", 10.0)
     move(run, 2, "e1", "e0", 25.0)
     assert run.end() == []
+
+
+@pytest.mark.parametrize(("undrained", "found"), [(False, []), (True, ["oscillation"])])
+def test_a_second_move_off_an_edge_that_is_drained_until_its_head_knows_better(
+    undrained: bool, found: list[str]
+) -> None:
+    run = moves()
+    move(run, 1, "e0", "e1", 10.0)
+    run.decide("h0", Decision("drain", "e1", "an operator drains it"), 20.0)
+    if undrained:
+        run.decide("h0", Decision("undrain", "e1", "an operator uses it again"), 24.0)
+    move(run, 2, "e1", "e0", 25.0)
+    assert run.end() == found
 
 
 @pytest.mark.parametrize(
