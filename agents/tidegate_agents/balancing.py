@@ -13,8 +13,9 @@ What always holds:
   went away, starts over;
 - what is moved is chosen on the figures of the moment at which the candidates' loads came in, not on older ones;
 - if the cluster has no room, the same session asks for candidates of other clusters, once; then, as a last resort,
-  for those of the cluster that are busy but not overloaded; where these don't suffice and it is urgent, also for those
-  that take part in another session just now, or did a moment ago.
+  for those of the cluster that are busy but not overloaded, who are asked along if it is urgent and there are no other
+  clusters; where these don't suffice and it is urgent, also for those that take part in another session just now, or
+  did a moment ago.
 
 Which load is too much, and who goes where, is the policy's decision; who is moved when, the head's.
 """
@@ -237,6 +238,7 @@ class EdgeBalancing:
             reason=trigger.reason[:1_000],
             patterns=trigger.patterns,
             candidates=trigger.fallbacks if trigger.last_resort else () if session.remote else trigger.candidates,
+            fallbacks=trigger.fallbacks if trigger.urgent and not trigger.last_resort else (),
             remote=session.remote and not trigger.last_resort,
             last_resort=trigger.last_resort,
             patient=session.patient,
@@ -283,11 +285,16 @@ class EdgeBalancing:
             self._fail(f"no answer to {session.attempts} requests while {session.phase}")
 
     def _plan(self, session: _Session, message: BalanceCandidates) -> None:
-        view = self._view()
-        ranked = self._policy.rank(session.trigger, message.candidates, session=session.id)
-        resting = frozenset(message.resting)
-        selection = self._policy.select(view, session.trigger, ranked, resting=resting, session=session.id)
-        numbers = {"candidates": float(len(message.candidates)), "resting": float(len(resting)), **selection.numbers}
+        selection = self._select(session, message)
+        if session.trigger.lacks(selection) and message.fallbacks_asked and not session.trigger.last_resort:
+            self._decide("session-last-resort", selection.reason, selection.numbers, selection.rejected)
+            session.remote, session.trigger = True, replace(session.trigger, last_resort=True)
+            selection = self._select(session, message)
+        numbers = {
+            "candidates": float(len(message.candidates)),
+            "resting": float(len(message.resting)),
+            **selection.numbers,
+        }
         wider = session.trigger.lacks(selection) and self._widen(session)
         if wider or self._waits_for_others(session, message, selection):
             kind = "session-last-resort" if session.trigger.last_resort else "session-remote"
@@ -306,10 +313,16 @@ class EdgeBalancing:
             edge=self._context.config.edge,
             moves=planned_moves(selection, self._detector),
             reason=selection.reason[:1_000],
+            last_resort=session.trigger.last_resort,
         )
         kind = "session-planned" if selection.moves else "session-empty"
         self._decide(kind, selection.reason, numbers, selection.rejected)
         self._send()
+
+    def _select(self, session: _Session, message: BalanceCandidates) -> Selection:
+        ranked = self._policy.rank(session.trigger, message.candidates, session=session.id)
+        resting = frozenset(message.resting)
+        return self._policy.select(self._view(), session.trigger, ranked, resting=resting, session=session.id)
 
     def _widen(self, session: _Session) -> bool:
         """Nobody could take anything: ask others. False if there are no others to ask."""

@@ -2,7 +2,7 @@
 
     WAITING    too many are under way
     PREPARING  the new queue is made, its routes bound; the markers' key is bound to the old queue
-    ORDERING   the client is told, again and again, until it answers
+    ORDERING   the client is told, again and again, until it answers; meanwhile the markers are on their way
     MOVING     the client attaches, holds, gets the markers, switches
     CANCELLING the client is asked, again and again, whether it has moved after all
 
@@ -244,6 +244,9 @@ class Migrations:
         # A reply time-out longer than the client's own, so that it is the client who gives up first.
         migration.deadline_s = self._context.now + config.balancing.migration_timeout_s + config.reply_timeout_s
         self._order(migration)
+        # Both queues are bound, so nothing is gained by waiting until the client is there, and the marker has to pass
+        # whatever waits in the old one.
+        self._mark(migration, migration.place)
 
     def _order(self, migration: _Migration) -> None:
         migration.attempts += 1

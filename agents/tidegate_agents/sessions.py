@@ -224,11 +224,11 @@ class Sessions:
             session.replies.append(reply_to)
         self._join(session, session.source)
         session.loads, session.rejected, session.remote, session.occupied = {}, {}, (), set()
-        for name in sorted(set(request.candidates) - {session.source}):
+        for name in sorted({*request.candidates, *self._fallbacks(request)} - {session.source}):
             unfit, busy = self._edges.unfit(name, ""), self.busy(name, urgent=request.patient)
             if unfit is not None or busy is not None:
                 session.rejected[name] = unfit or busy or ""
-                if unfit is None and request.last_resort:
+                if unfit is None and self._is_last_resort(request, name):
                     session.occupied.add(name)
                 continue
             self._ask_load(session, name)
@@ -240,6 +240,14 @@ class Sessions:
         if session.remote_due and self._remote is not None:
             self._remote.ask(session.id, request)
         self._offer_if_complete(session)
+
+    def _fallbacks(self, request: BalanceRequest) -> tuple[str, ...]:
+        """Whom to ask along, because there is no other cluster to be asked before."""
+        return () if self._context.routes.offers else request.fallbacks
+
+    def _is_last_resort(self, request: BalanceRequest, edge: str) -> bool:
+        """Whether this edge will do although it is HIGH."""
+        return request.last_resort or edge in self._fallbacks(request)
 
     def _ask_load(self, session: _Session, edge: str) -> None:
         self._join(session, edge)
@@ -277,10 +285,10 @@ class Sessions:
             session.rejected[edge] = f"answered with {message.kind}"
         elif message.load.busy and not session.request.patient:
             session.rejected[edge] = "busy with a session"
-            if session.request.last_resort:
+            if self._is_last_resort(session.request, edge):
                 session.occupied.add(edge)
         elif message.load.state is not LoadState.LOW and not (
-            session.request.last_resort and message.load.state is LoadState.HIGH
+            self._is_last_resort(session.request, edge) and message.load.state is LoadState.HIGH
         ):
             session.rejected[edge] = f"its load is {message.load.state}"
         else:
@@ -334,6 +342,7 @@ class Sessions:
             candidates=tuple(offered),
             resting=self.resting(session.source),
             occupied=tuple(sorted(session.occupied)[:CANDIDATES_MAX]),
+            fallbacks_asked=bool(self._fallbacks(session.request)),
         )
         session.phase = Phase.PLANNING
         for reply_to in session.replies:

@@ -1,7 +1,7 @@
 """Which queue a subscription is served from, and its way from one to another: the client's side of a migration.
 
-    order → attach to the new queue, hold what comes → report attached → markers through both queues
-          → linger, release, detach from the old one → report moved
+    order → attach to the new queue, hold what comes → markers through both queues → linger, release, detach from the
+    old one → report moved
 
 What always holds:
 
@@ -12,6 +12,7 @@ What always holds:
   attachment lead back; the loss of the old one does not: it is made again;
 - after the switch there is no way back. The old queue is given up for removal (by the report) only after the
   client has left it;
+- the markers are sent with the order: one that came through the old queue before it is remembered and counts;
 - an order that comes again gets the same answer, also after its end and after the subscription's; one that comes while
   another runs is declined;
 - what an edge left behind (`CollectOrder`) is fetched through a slot of its own, and held while a migration runs,
@@ -76,6 +77,8 @@ from ._moves import (
 )
 
 SLOTS_MAX: Final = 3
+EARLY_MARKERS_MAX: Final = 64
+"""Markers of the old queue that are remembered because the order they belong to may still be on its way."""
 NO_SLOT: Final = -1
 ATTACH: Final = "attach"
 MIGRATION: Final = "migration"
@@ -122,6 +125,8 @@ class SubscriptionMachine:
         self._migration: Migration | None = None
         self._collector: Collector | None = None
         self._inquiry = Inquiry(self._standing)
+        self._early: deque[tuple[Place, str, str]] = deque(maxlen=EARLY_MARKERS_MAX)
+        """Place, migration and head of markers that came before their order."""
 
     # What others may ask.
 
@@ -336,7 +341,11 @@ class SubscriptionMachine:
             self._collector = None
         slot = standing.open_slot(target)
         hold = Hold(order.heads, standing.prefetch, self._expected)
-        self._migration = Migration(order, self.head_url, slot, hold, marker_name(order.migration))
+        marker = marker_name(order.migration)
+        for at, name, head in self._early:
+            if name == marker and key_of(at) == key_of(place):
+                hold.marker_old(head)
+        self._migration = Migration(order, self.head_url, slot, hold, marker)
         self.plain = NO_SLOT
         standing.tell(now, f"migration {order.migration}: {place.edge} to {target.edge}")
         actions += [SetTimer(MIGRATION, order.timeout_us / 1e6), standing.attach(slot)]
@@ -391,6 +400,8 @@ class SubscriptionMachine:
                 migration.hold.marker_new(head)
         elif collector is not None and slot == collector.slot.number and collector.slot.alive:
             collector.marker(name, head)
+        elif primary is not None and slot == primary.number and primary.alive:
+            self._early.append((primary.place, name, head))
         # A marker of anything else is a leftover, or one that a broad pattern let through.
         return self.progress(now)
 

@@ -102,6 +102,9 @@ class BalanceRequest(Message):
     patterns: Annotated[tuple[Pattern, ...], Field(max_length=SHARED_PATTERNS_MAX)] = ()
     """The patterns it might give away; if there are more than fit, those it would give away first."""
     candidates: Annotated[tuple[Name, ...], Field(max_length=CANDIDATES_MAX)] = ()
+    fallbacks: Annotated[tuple[Name, ...], Field(max_length=CANDIDATES_MAX)] = ()
+    """If it is urgent: whom it would ask as a last resort. Where there is no other cluster to be asked before, they are
+    asked along, to save a round of questions."""
     remote: bool = False
     """Whether the cluster has no room and other clusters are asked for."""
     last_resort: bool = False
@@ -141,6 +144,8 @@ class BalanceCandidates(Message):
     """Queues on the source whose subscription was moved too recently to be moved again."""
     occupied: Annotated[tuple[Name, ...], Field(max_length=CANDIDATES_MAX)] = ()
     """As a last resort: brokers asked for that are in another session, or stabilize after one."""
+    fallbacks_asked: bool = False
+    """Whether the fallbacks of the request are among those asked."""
 
 
 class PlannedMove(Part):
@@ -162,6 +167,8 @@ class BalancePlan(Message):
     edge: Name
     moves: Annotated[tuple[PlannedMove, ...], Field(max_length=MOVES_PER_SESSION_MAX)] = ()
     reason: Text = ""
+    last_resort: bool = False
+    """Whether candidates are filled up beyond LOW."""
 
 
 class BalanceAccepted(Message):

@@ -157,6 +157,7 @@ class Cluster(Driver):
         remote: bool = False,
         last_resort: bool = False,
         patient: bool = False,
+        fallbacks: tuple[str, ...] = (),
     ) -> ControlMessage:
         """Ask for help; returns the answer, or the last one before if there is none yet."""
         request = BalanceRequest(
@@ -169,6 +170,7 @@ class Cluster(Driver):
             remote=remote,
             last_resort=last_resort,
             patient=patient,
+            fallbacks=fallbacks,
         )
         self.ask(request)
         return self.replies[-1]

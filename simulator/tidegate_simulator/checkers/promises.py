@@ -25,7 +25,6 @@ from tidegate_protocol.balancing import (
     AcceptRequest,
     BalanceCandidates,
     BalancePlan,
-    BalanceRequest,
     BrokerLoad,
     LoadReply,
     PlannedMove,
@@ -60,15 +59,12 @@ class PredictionsKept(Checker):
         self._offers: dict[str, dict[str, BrokerLoad]] = {}
         """Per session what the source was told about each candidate."""
         self._judged: set[str] = set()
-        self._last_resort: set[str] = set()
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
         for action in actions:
             match action:
                 case Reply(message=BalanceCandidates() as offer):
                     self._offers[offer.session] = {one.load.broker: one.load for one in offer.candidates}
-                case Send(message=BalanceRequest(last_resort=True) as request):
-                    self._last_resort.add(request.session)
                 case Send(message=BalancePlan() as plan) if plan.session not in self._judged:
                     self._judged.add(plan.session)
                     self._planned(plan, now)
@@ -80,7 +76,7 @@ class PredictionsKept(Checker):
                 self.report(now, f"{plan.edge} plans a move to {target}, which was not offered ({plan.session})")
                 continue
             moves = [move for move in plan.moves if move.target == target]
-            for what in overloads(offers[target], moves, last_resort=plan.session in self._last_resort):
+            for what in overloads(offers[target], moves, last_resort=plan.last_resort):
                 self.report(now, f"{target} would be at {what} by the plan of {plan.session}")
 
 

@@ -280,6 +280,27 @@ def test_as_a_last_resort_a_busy_edge_is_filled_up_but_not_overloaded() -> None:
     assert any("would be overloaded" in why for what, why in planned.rejected.items() if what.endswith("to full"))
 
 
+def test_fallbacks_that_were_asked_along_are_used_without_another_question() -> None:
+    driver, actions = until_requested(AT_ONCE)
+    request = driver.request(actions)
+    assert set(request[1].fallbacks) >= {"b0", "b2"}
+    capacity = b.Capacity(uplink_bytes_per_s=1_000_000.0)
+    load = b.BrokerLoad(
+        broker="b0",
+        state=LoadState.HIGH,
+        bytes_in_per_s=0,
+        bytes_offered_per_s=905_000.0,
+        messages_in_per_s=0,
+        capacity=capacity,
+    )
+    offered = (b.Candidate(cluster="c", head="h", load=load),)
+    answer = b.BalanceCandidates(session=request[1].session, candidates=offered, fallbacks_asked=True)
+    plan = sent(driver.give(ReplyReceived(request[0], answer)), b.BalancePlan)[0].message
+    assert plan.last_resort
+    assert {move.target for move in plan.moves} == {"b0"}
+    assert driver.decisions("session-last-resort")
+
+
 @pytest.mark.parametrize("kind", list(ThresholdKind))
 def test_brokers_that_are_in_another_session_are_waited_for_once_if_it_is_urgent(kind: ThresholdKind) -> None:
     driver, actions = until_requested(replace(AT_ONCE, threshold=kind))

@@ -349,3 +349,13 @@ def test_other_clusters_that_do_not_answer_are_not_waited_for() -> None:
     cluster.ask(request)
     cluster.fire("session e1~1~1", 4.0)
     assert offered(cluster.replies[-1]) == ["e2"]
+
+
+def test_fallbacks_are_asked_along_where_there_is_no_other_cluster() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.loads["e2"] = load("e2").model_copy(update={"state": LoadState.HIGH})
+    cluster.loads["e3"] = load("e3").model_copy(update={"state": LoadState.OVERLOAD})
+    answer = cluster.balance("e1~1~1", fallbacks=("e2", "e3"))
+    assert isinstance(answer, BalanceCandidates)
+    assert offered(answer) == ["e2"]
+    assert answer.fallbacks_asked

@@ -194,6 +194,28 @@ def test_a_migration_holds_switches_releases_and_reports() -> None:
     assert client.machine.at_rest
 
 
+def test_a_marker_that_comes_through_the_old_queue_before_the_order_counts() -> None:
+    client = Client()
+    client.deliver(client.old, "p~1:t:3")
+    assert client.mark(client.old) == []
+    assert client.mark(client.old, n=2) == [], "of a move that never comes"
+    new = client.begin()
+    client.deliver(new, "p~1:t:4")
+    assert [item.message_id for item in only(client.mark(new), Release).items] == ["p~1:t:4"]
+
+
+def test_a_marker_of_a_place_left_since_does_not_count() -> None:
+    client = Client()
+    assert client.mark(client.old) == []
+    client.do(AttachmentLost(client.old, gone=True))
+    asked = only(client.do(TimerFired("ask"), after_s=10.0), Request)
+    again = only(client.do(Answered(asked.key, granted("b2", 5))), Attach).slot
+    client.do(Attached(again))
+    new = client.begin(edge_from="b2", number_from=5)
+    assert client.mark(new) == []
+    assert only(client.mark(again), Release).items == ()
+
+
 def test_the_switch_waits_for_what_was_enqueued_behind_the_marker() -> None:
     client = Client()
     new = client.begin()

@@ -131,6 +131,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         reason="queue-depth of out.siren-7.2 95 > 80",
         patterns=("alert.*.north.#",),
         candidates=("edge-2",),
+        fallbacks=("edge-3",),
         remote=True,
         last_resort=True,
         patient=True,
@@ -138,9 +139,13 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     b.LoadRequest(session="edge-1~5~1"),
     b.LoadReply(session="edge-1~5~1", load=LOAD),
     b.BalanceCandidates(
-        session="edge-1~5~1", candidates=(CANDIDATE,), resting=("out.siren-8.0",), occupied=("edge-3",)
+        session="edge-1~5~1",
+        candidates=(CANDIDATE,),
+        resting=("out.siren-8.0",),
+        occupied=("edge-3",),
+        fallbacks_asked=True,
     ),
-    b.BalancePlan(session="edge-1~5~1", edge="edge-1", moves=(MOVE,), reason="out of overload"),
+    b.BalancePlan(session="edge-1~5~1", edge="edge-1", moves=(MOVE,), reason="out of overload", last_resort=True),
     b.BalanceAccepted(session="edge-1~5~1", moves=1),
     b.SessionNotice(
         session="edge-1~5~1",
