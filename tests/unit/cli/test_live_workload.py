@@ -15,7 +15,7 @@ from tidegate_cli.live.journal import Delivery, Journal, Publication, read_deliv
 from tidegate_cli.live.machine import MachineUse, look, use
 from tidegate_cli.live.subscriber import MoveSeen, PlaceSeen, PublisherNumbers
 from tidegate_cli.live.topology import topology_of
-from tidegate_cli.live.verdict import Lags, problems
+from tidegate_cli.live.verdict import Lags, lags, problems
 from tidegate_cli.live.worker import Task, plain_options, read_options
 from tidegate_cli.live.workload import CONFIRM_BYTES, INCARNATION, body_bytes, due_times_s, stream_of
 from tidegate_protocol.ids import publisher_id
@@ -135,6 +135,19 @@ def test_deliveries_are_judged_by_the_whole_way() -> None:
     assert recorder.first_late_s == {"t6": 9.0}
     assert placement(recorder, 20.0)["b0"] == [6]
     assert recorder.data_messages == 4 + 4 + 4
+
+
+def test_the_line_of_an_uplink_is_no_fault_of_the_machine() -> None:
+    """Ten copies leave one after another; the last of them is not late, unless it takes longer than that."""
+    course = course_of([0.3] * 5)
+    edge = next(one for one in course.scenario.edges if one.name == "b0")
+    one = course.deliveries[-1]
+    takes_s = course.scenario.publishers[one.publisher].message_bytes / (edge.uplink_bytes_per_s or 1.0)
+    course.deliveries[-1:] = [one._replace(arrived_us=one.arrived_us + round(1e6 * n * takes_s)) for n in range(1, 11)]
+    assert lags(course, {}).added_p99_s == pytest.approx(0.0, abs=1e-5)
+    last = course.deliveries[-1]
+    course.deliveries[-1] = last._replace(arrived_us=last.arrived_us + 200_000)
+    assert lags(course, {}).added_p99_s == pytest.approx(0.2, abs=1e-5)
 
 
 def test_what_waits_is_what_has_crossed_the_link_and_not_left() -> None:
