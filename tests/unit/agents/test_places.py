@@ -252,6 +252,25 @@ def test_unsubscribing_removes_what_was_made_under_another_number_and_forgotten(
     assert isinstance(cluster.replies[-1], UnsubscribeReply)
 
 
+def test_what_an_edge_lists_while_its_client_is_leaving_goes_too() -> None:
+    """The head had just started and knew one of two places; the other was read before that was gone, and stayed."""
+    first = Cluster("e1", "e2")
+    first.grant("s")
+    cluster = Cluster("e1", "e2", restarted=True)
+    ((place, output),) = first.outputs["e1"].items()
+    cluster.outputs = {"e1": {place: output}, "e2": {(place[0], 1): output.model_copy(update={"number": 1})}}
+    cluster.now += 10.0
+    cluster.greet("e2")
+    cluster.mute = {OutputRemove}
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=1, pattern="a"))
+    cluster.greet("e1")
+    cluster.mute = set()
+    cluster.fire("remove e2 s 1", 2.0)
+    cluster.fire("remove e1 s 0")
+    assert cluster.places("s") == []
+    assert isinstance(cluster.replies[-1], UnsubscribeReply)
+
+
 def test_an_old_request_to_unsubscribe_does_not_end_the_subscription_made_since() -> None:
     cluster = Cluster("e1", "e2")
     cluster.grant("s")
