@@ -72,6 +72,12 @@ ENDED_MAX: Final = 5_000
 """Ended migrations that are remembered, in case a request about one comes late."""
 
 
+class Vacating(Protocol):
+    """Who moves clients on from here."""
+
+    def vacate(self, place: tuple[str, Key], why: str) -> bool: ...
+
+
 class BusyEdges(Protocol):
     """Who of our edges is in a session, and for how long they are in one that another head leads."""
 
@@ -138,6 +144,7 @@ class Acceptances:
         loads: HeadLoads,
         paths: Paths,
         sessions: BusyEdges,
+        migrations: Vacating,
     ) -> None:
         self._context = context
         self._preparations = preparations
@@ -145,6 +152,7 @@ class Acceptances:
         self._loads = loads
         self._paths = paths
         self._sessions = sessions
+        self._migrations = migrations
         self._asked: dict[str, _Asked] = {}
         self._accepting: dict[str, _Acceptance] = {}
         self._hosting: dict[str, _Hosting] = {}
@@ -372,8 +380,10 @@ class Acceptances:
             self._close(acceptance, message.moved, "told by the old head")
         elif acceptance is None and message.moved:
             self._remember(message.migration, _Ended())
-        elif acceptance is None:
-            self._stayed(message)
+        elif acceptance is None and not self._stayed(message):
+            text = f"{message.subscriber} is just being moved on from here"
+            self._context.refuse(reply_to, RefusalReason.NOT_READY, text)
+            return
         places = self._ended.get(message.migration, _Ended()).places
         registry, discarded = self._context.registry, self._removals.is_discarded
         left = [place[0] for place in places if discarded(place) and registry.get(*place) is not None]
@@ -382,14 +392,25 @@ class Acceptances:
         else:
             self._context.reply(reply_to, MigrationAck(migration=message.migration))
 
-    def _stayed(self, message: AcceptEnd) -> None:
-        """We have no part in this migration any more, and hear that its client has not come."""
+    def _stayed(self, message: AcceptEnd) -> bool:
+        """We have no part in this migration any more, and hear that its client has not come. False if that can't be
+        dealt with yet.
+        """
         ended = self._ended.get(message.migration)
         places = self._never_came(message) if ended is None else ended.places
         if ended is None or ended.kept:
+            if not self._vacated(places):
+                return False
             for place in places:
                 self._removals.discard(*place)
         self._remember(message.migration, _Ended(places))
+        return True
+
+    def _vacated(self, places: tuple[tuple[str, Key], ...]) -> bool:
+        """Whether nobody moves a client away from these places, where it has never been. After a restart we took such a
+        place for its own, and may have begun to.
+        """
+        return all(self._migrations.vacate(place, "its client has never come here") for place in places)
 
     def _unread(self, edge: str | None) -> str:
         record = self._context.registry.edges.get(edge or "")
@@ -472,8 +493,11 @@ class Acceptances:
         if message.edge is None or message.migration is not None:
             return
         ended = self._ended.get(migration, _Ended())
+        elsewhere = ended.kept and message.edge not in self._context.registry.edges
+        if elsewhere and not self._vacated(ended.places):
+            return  # the timer asks again
         self._resolve(migration)
-        if ended.kept and message.edge not in self._context.registry.edges:
+        if elsewhere:
             self._remember(migration, _Ended(ended.places))
             for place in ended.places:
                 self._removals.discard(*place)

@@ -10,7 +10,7 @@ What a place may be, besides just known (all three are places in the registry):
 - *abandoned*: its client lives elsewhere by now, and may not have got all that waits here.
 
 Parts know each other one way only: `edges`, `removals`, `neighbours` and `insights` nobody; `preparations` those;
-`migrations` the preparations; `allocation`, `sessions`, `drains` and `places` the migrations.
+`migrations` the preparations; `allocation`, `sessions`, `drains`, `places` and `acceptances` the migrations.
 """
 
 from __future__ import annotations

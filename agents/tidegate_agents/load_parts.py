@@ -27,7 +27,7 @@ from tidegate_protocol.balancing import (
 )
 from tidegate_protocol.messages import PublisherHello
 
-from .acceptances import Acceptances, BusyEdges
+from .acceptances import Acceptances, BusyEdges, Vacating
 from .context import HeadContext
 from .defence import Defence
 from .dispatch import Dispatch
@@ -52,6 +52,10 @@ class SessionsSeam(BusyEdges, Protocol):
     def remote_answered(self, session: str, candidates: tuple[Candidate, ...]) -> None: ...
 
 
+class MigrationsSeam(Progress, Vacating, Protocol):
+    """The same of whoever leads the migrations."""
+
+
 class LoadParts:
     """Load, publishers and other clusters, as one head sees them."""
 
@@ -61,7 +65,7 @@ class LoadParts:
         neighbours: Neighbours,
         preparations: Preparations,
         removals: Removals,
-        progress: Progress,
+        migrations: MigrationsSeam,
         sessions: SessionsSeam,
     ) -> None:
         self.paths = Paths(context)
@@ -72,9 +76,9 @@ class LoadParts:
         self.arrivals = PublisherArrivals(context, self.loads.why_not_take, self.moves.rest)
         self.loads.use(self.moves, self.arrivals)
         self.flood = MarkerFlood(context)
-        self.steps = RemoteSteps(context, neighbours, removals, self.flood, progress)
+        self.steps = RemoteSteps(context, neighbours, removals, self.flood, migrations)
         self.candidates = RemoteCandidates(context, self.loads.cluster_states, sessions.remote_answered)
-        self.acceptances = Acceptances(context, preparations, removals, self.loads, self.paths, sessions)
+        self.acceptances = Acceptances(context, preparations, removals, self.loads, self.paths, sessions, migrations)
         context.expected = self.publishers.expected
         context.late_report = self.steps.late_report
 

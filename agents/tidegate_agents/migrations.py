@@ -233,6 +233,15 @@ class Migrations:
         elif found.phase is not Phase.CANCELLING:
             self._cancel(found, why)
 
+    def vacate(self, place: tuple[str, Key], why: str) -> bool:
+        """Nobody lives at `place`: give up moving a client away from it. False as long as the client is being asked."""
+        known = self._context.registry.get(*place)
+        found = None if known is None else self.of(known.subscriber, known.pattern)
+        if found is None or self._running[found].old != place:
+            return True
+        self.failed(found, why)
+        return found not in self._running
+
     # The client
 
     def _order_if_ready(self, migration: _Migration) -> None:

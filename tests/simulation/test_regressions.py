@@ -98,7 +98,7 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
     [
         *(2, 4, 15, 22, 26, 55, 88, 113, 191, 201, 208, 246, 291, 313, 317, 352, 380, 573, 926, 997),
         *(100472, 101984, 102210, 102486, 102969, 103466, 105445, 105684, 105869, 106599, 107219),
-        *(706570,),
+        *(704216, 706570),
     ],
 )
 def test_seeds_that_failed_once(seed: int) -> None:

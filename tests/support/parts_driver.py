@@ -33,6 +33,7 @@ from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.migration_steps import NewPlace
 from tidegate_agents.neighbours import Neighbours
 from tidegate_agents.preparations import Preparations
+from tidegate_agents.registry import Key
 from tidegate_agents.removals import Removals
 from tidegate_protocol.balancing import Candidate
 from tidegate_protocol.messages import Capacity, ControlMessage, PublisherHello, RoutesAccepted, RoutesUpdate
@@ -46,12 +47,17 @@ class Heard:
     def __init__(self) -> None:
         self.places: dict[str, NewPlace] = {}
         self.problems: dict[str, str] = {}
+        self.moving: set[tuple[str, Key]] = set()
+        """Places from which clients are being moved."""
 
     def prepared(self, migration: str, place: NewPlace) -> None:
         self.places[migration] = place
 
     def failed(self, migration: str, why: str) -> None:
         self.problems[migration] = why
+
+    def vacate(self, place: tuple[str, Key], why: str) -> bool:
+        return place not in self.moving
 
 
 class SessionsStub:

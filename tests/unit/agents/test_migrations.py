@@ -10,6 +10,7 @@ from tidegate_agents.config import BalancingConfig
 from tidegate_agents.machine import ActionFailed, ReplyReceived, Undeliverable
 from tidegate_agents.migrations import CLIENT_ATTEMPTS_MAX, MARKERS_MAX
 from tidegate_protocol.balancing import (
+    AcceptEnd,
     BalanceAccepted,
     BalanceCandidates,
     BalancePlan,
@@ -392,6 +393,34 @@ def test_after_a_restart_what_is_said_of_another_place_is_not_believed_while_it_
     assert the_order(cluster).edge == "e3"
     cluster.ask(report(MOVED, ("e2", 1), ("e1", 0)))
     assert cluster.places("s") == [("e1", 0), ("e2", 1), ("e3", 2)]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_after_a_restart_a_place_whose_client_never_came_goes_though_somebody_moves_it_on(ordered: bool) -> None:
+    """The head had taken the place for the client's own, and removed what it was just moving."""
+    first = Cluster("e1", "e2")
+    first.grant("s")
+    cluster = Cluster("e1", "e2", restarted=True)
+    cluster.outputs = first.outputs
+    for edge in cluster.outputs:
+        cluster.greet(edge)
+    cluster.mute = set() if ordered else {OutputPrepare}
+    begin(cluster, "s")
+    cluster.mute = set()
+    end = AcceptEnd(migration="n~3~m1", head="n", moved=False, edge="e1", subscriber="s", pattern="a", number=0)
+    cluster.ask(end)
+    if ordered:
+        refusal = cluster.replies[-1]
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason is RefusalReason.NOT_READY
+        assert cluster.removed == [], "only its client knows for certain, and is asked"
+        for _ in range(CLIENT_ATTEMPTS_MAX):
+            cluster.fire(timer(the_order(cluster)), 2.0)
+        assert len(cluster.ordered(MigrateCancel)) == CLIENT_ATTEMPTS_MAX
+        cluster.ask(end)
+    assert cluster.places("s") == []
+    cluster.ask(end)
+    assert cluster.replies[-1] == MigrationAck(migration="n~3~m1")
 
 
 def test_after_a_restart_a_client_that_stayed_is_believed() -> None:

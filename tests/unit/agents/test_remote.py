@@ -483,6 +483,17 @@ def test_a_place_in_doubt_is_removed_when_its_client_says_that_it_is_elsewhere()
     assert driver.context.granted
 
 
+def test_a_place_in_doubt_that_is_being_moved_from_is_removed_when_that_has_been_given_up() -> None:
+    driver, asked = doubtful()
+    (place,) = driver.context.granted
+    driver.heard.moving = {place}
+    elsewhere = PlaceReply(subscriber="s", pattern="a", edge="e1", number=0)
+    assert not messages(driver.answer(asked, elsewhere), OutputRemove)
+    asked = one(driver.fire(f"doubt {ID}", 20.0), PlaceRequest, "h")
+    driver.heard.moving = set()
+    assert messages(driver.answer(asked, elsewhere), OutputRemove)
+
+
 def test_a_head_asks_its_client_on_behalf_of_another_one() -> None:
     driver = source()
     (asked,) = clients(driver.tell(PlaceRequest(subscriber="s", pattern="a")), PlaceRequest)
