@@ -100,6 +100,7 @@ class _Asked:
 class _Acceptance:
     request: AcceptRequest
     replies: list[ReplyAddress]
+    started_s: float
     reply: AcceptReply | None = None
 
 
@@ -269,7 +270,7 @@ class Acceptances:
         if why_not is not None:
             context.refuse(reply_to, *why_not)
             return
-        acceptance = _Acceptance(message, [reply_to] if reply_to else [])
+        acceptance = _Acceptance(message, [reply_to] if reply_to else [], context.now)
         self._accepting[message.migration] = acceptance
         self._host(message)
         context.promises.promise(message.migration, message.edge, message.load)
@@ -527,6 +528,7 @@ class Acceptances:
         context.cancel_timer(f"acceptance {migration}")
         if moved:
             self._preparations.taken(migration)
+            context.guest_came(message.head, acceptance.started_s)
             context.promises.keep(migration, context.now + balancing.stabilizing_min_s)
             client = (message.subscription.subscriber, message.subscription.pattern)
             context.cooldowns.rest(client, context.now + balancing.cooldown_s)

@@ -73,6 +73,8 @@ class HeadContext:
         """What is published per pattern, as far as anybody knows; whoever watches publishers sets this."""
         self.late_report: Callable[[MigrationReport], None] = lambda message: None
         """Told what a client reports about a migration nobody here knows; whoever deals with other clusters sets it."""
+        self.guest_came: Callable[[str, float], None] = lambda head, since_s: None
+        """Told of each client that has come from another head, and when that head had asked us to take it."""
         self.now = 0.0
         self.started_s = 0.0
         self.stopping = False

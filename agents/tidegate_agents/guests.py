@@ -8,9 +8,11 @@ starts anew itself. Then those who have the client tell it: where a subscription
   none. Each list is repeated until it is acknowledged, at most `ATTEMPTS_MAX` times, or the neighbour begins anew once
   more. As long as we have just started ourselves, and edges have still to tell us what they hold, it is told that there
   may be more, and then the rest;
+- if it began anew while a client was on its way here, it is told again once the client has come: it has forgotten whom
+  it had sent;
 - for its first `adopt_grace_s`, a head gives no new place to a client as long as a neighbour that is there has not told
   it all: the client may be over there;
-- whom we have in our own cluster is here, whatever a neighbour says.
+- whom we have in our own cluster is here, whatever a neighbour says. A place that is being removed does not count.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from .machine import Decision, ReplyAddress
 from .migration_steps import NewPlace
 from .neighbours import Neighbours
 from .registry import key_of
+from .removals import Removals
 
 PART: Final = "guests"
 
@@ -48,15 +51,21 @@ class _Telling:
 class Guests:
     """Who is here from other clusters, for those clusters; and what they tell us of the same kind."""
 
-    def __init__(self, context: HeadContext, edges: Edges, neighbours: Neighbours) -> None:
+    def __init__(self, context: HeadContext, edges: Edges, removals: Removals, neighbours: Neighbours) -> None:
         self._context = context
+        self._removals = removals
         self._neighbours = neighbours
         self._telling: dict[str, _Telling] = {}
         self._told: set[str] = set()
         """Neighbours that have told us all, since our start."""
         self._more: set[str] = set()
         """Neighbours that we have told that there may be more."""
-        neighbours.when_anew = self._tell
+        self._anew_s: dict[str, float] = {}
+        """When which neighbour last began anew."""
+        self._came: set[str] = set()
+        """Neighbours that have forgotten a client which has come since."""
+        neighbours.when_anew = self._began_anew
+        context.guest_came = self._guest_came
         edges.when_read = self._edge_read
 
     def register(self, dispatch: Dispatch) -> None:
@@ -78,8 +87,17 @@ class Guests:
 
     # What we tell
 
+    def _began_anew(self, neighbour: str) -> None:
+        self._anew_s[neighbour] = self._context.now
+        self._tell(neighbour)
+
+    def _guest_came(self, neighbour: str, since_s: float) -> None:
+        if self._anew_s.get(neighbour, float("-inf")) >= since_s:
+            self._came.add(neighbour)  # told with the next tick: many may come at once
+
     def _tell(self, neighbour: str) -> None:
         self._forget(neighbour)
+        self._came.discard(neighbour)
         edges = self._context.registry.edges.values()
         if self._just_started and not all(record.settled for record in edges):
             self._more.add(neighbour)
@@ -96,10 +114,10 @@ class Guests:
             self._tell(neighbour)
 
     def _tick(self) -> None:
-        """Every period: an edge that is still silent now has nothing to tell."""
-        if self._more and not self._just_started:
-            for neighbour in sorted(self._more):
-                self._tell(neighbour)
+        """Every period: tell who has come. An edge that is still silent now has nothing to tell."""
+        silent = set() if self._just_started else self._more
+        for neighbour in sorted(self._came | silent):
+            self._tell(neighbour)
 
     def _lists(self, neighbour: str) -> Iterator[GuestList]:
         head, guests, all_read = self._context.config.head, self._guests(neighbour), neighbour not in self._more
@@ -187,7 +205,7 @@ class Guests:
         for guest in message.guests:
             subscription = guest.subscription
             client = (subscription.subscriber, subscription.pattern)
-            if guest.head == context.config.head or context.registry.find(*client):
+            if guest.head == context.config.head or self._removals.has_place(*client):
                 continue
             place = NewPlace(
                 edge=guest.edge,

@@ -81,7 +81,7 @@ class HeadAgent:
         self._edges = Edges(context, self._removals.remove_orphan)
         self._preparations = Preparations(context, self._edges, self._removals, self._neighbours)
         self._migrations = Migrations(context, self._preparations, self._removals)
-        self._guests = Guests(context, self._edges, self._neighbours)
+        self._guests = Guests(context, self._edges, self._removals, self._neighbours)
         self._insights = Insights(context)
         self._allocations = Allocations(
             context, self._edges, self._removals, self._neighbours, self._migrations, self._guests, self._insights

@@ -349,7 +349,8 @@ class Migrations:
         migration = self._running.get(message.migration)
         if migration is None and self._too_early(message):
             return  # it says so again, and by then we know more
-        self._context.reply(reply_to, MigrationAck(migration=message.migration))
+        if migration is not None or not self._in_vain(message):
+            self._context.reply(reply_to, MigrationAck(migration=message.migration))
         if migration is not None:
             self._follow(migration, message)
             return
@@ -367,6 +368,15 @@ class Migrations:
         named = {message.edge, message.other_edge or message.edge}
         unheard = any(edge not in context.registry.edges for edge in named)
         return unheard and context.now - context.started_s < context.config.adopt_grace_s
+
+    def _in_vain(self, message: MigrationReport) -> bool:
+        """Whether we would forget in a crash what we are told: that a client has left our cluster, and a place there on
+        an edge that has not told yet what it holds. It is to say so again.
+        """
+        edges = self._context.registry.edges
+        left = edges.get(message.other_edge or "")
+        gone = message.stage is MigrationStage.MOVED and message.edge not in edges
+        return gone and left is not None and not left.settled
 
     def _follow(self, migration: _Migration, message: MigrationReport) -> None:
         place = migration.place

@@ -264,8 +264,10 @@ class RemoteSteps:
         if message.stage is MigrationStage.MOVED:
             edge, number = message.edge, message.number
             old = (message.other_edge or "", (message.subscriber, message.other_number or 0))
-            known = self._context.registry.get(*old)
-            if edge not in edges and known is not None and known.pattern == message.pattern:
+            known, record = self._context.registry.get(*old), edges.get(old[0])
+            # An edge that has not told yet what it holds may hold this.
+            left = known.pattern == message.pattern if known is not None else record is not None and not record.settled
+            if edge not in edges and left:
                 self._removals.discard(*old)
         elif message.stage in (MigrationStage.STAYED, MigrationStage.UNKNOWN) and message.other_edge is not None:
             edge, number = message.other_edge, message.other_number or 0

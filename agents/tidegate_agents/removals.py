@@ -94,6 +94,12 @@ class Removals:
         self._discarded.pop((edge, key), None)
         return True
 
+    def has_place(self, subscriber: str, pattern: str) -> bool:
+        """Whether a client has a place to live in. One that is being removed is none: so are those found meanwhile."""
+        found = self._context.registry.find(subscriber, pattern)
+        places = [(edge, key_of(subscription)) for edge, subscription in found]
+        return any(place not in self and place not in self._discarded for place in places)
+
     def remove_orphan(self, edge: str, subscription: Subscription) -> bool:
         """Remove a place that an edge has listed, if it is known that nobody uses it."""
         key, now, registry = key_of(subscription), self._context.now, self._context.registry
@@ -102,16 +108,10 @@ class Removals:
             unused |= self._gone_until_s.get((edge, key), 0.0) > now
             client = (subscription.subscriber, subscription.pattern)
             # Nobody is left to tell its client about, unless it has come back since.
-            unused |= self._left_until_s.get(client, 0.0) > now and not self._has_place(*client)
+            unused |= self._left_until_s.get(client, 0.0) > now and not self.has_place(*client)
         if unused:
             self.remove(edge, key)
         return unused
-
-    def _has_place(self, subscriber: str, pattern: str) -> bool:
-        """Whether a client has a place to live in. One that is being removed is none: so are those found meanwhile."""
-        found = self._context.registry.find(subscriber, pattern)
-        places = [(edge, key_of(subscription)) for edge, subscription in found]
-        return any(place not in self and place not in self._discarded for place in places)
 
     def tick(self) -> None:
         """Every period: try again what could not be removed before."""

@@ -68,6 +68,25 @@ def test_it_is_told_of_those_that_went_on_from_here() -> None:
     assert message.guests == (), "whom it has itself it need not be told of"
 
 
+def test_it_is_told_of_one_that_was_on_its_way_when_it_began_anew() -> None:
+    driver = host()
+    context = driver.agent._context
+    asked_s = driver.now
+    driver.now += 1.0
+    ((send, _),) = lists(anew(driver))
+    driver.answer(send, GuestsNoted(head="n1"))
+    context.enter("e1", guest(0))
+    context.guest_came("n1", asked_s)
+    ((send, message),) = lists(driver.tick())
+    assert (send.to, [one.subscription for one in message.guests]) == ("n1", [guest(0)])
+    driver.answer(send, GuestsNoted(head="n1"))
+    assert not lists(driver.tick())
+    # One that has not begun anew since knows by itself whom it has sent.
+    context.guest_came("n1", driver.now)
+    context.guest_came("n2", asked_s)
+    assert not lists(driver.tick())
+
+
 def test_many_are_told_one_list_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guests, "GUESTS_MAX", 2)
     driver = host(*(guest(n) for n in range(5)))
@@ -174,6 +193,15 @@ def test_whom_it_has_itself_is_here_whatever_a_neighbour_says() -> None:
     driver.tell(told(over_there(0)))
     assert sent(driver.tell(subscribe("s0")), OutputPrepare, "e1")
     assert len(driver.agent._context.departures) == 0
+
+
+def test_whose_place_is_being_removed_is_not_here() -> None:
+    driver = restarted()
+    driver.agent._context.enter("e1", subscription("s0"))
+    driver.agent._removals.discard("e1", ("s0", 0))
+    driver.tell(told(over_there(0)))
+    (reply,) = replies(driver.tell(subscribe("s0")), SubscribeReply)
+    assert (reply.edge, reply.head) == ("e9", "n1")
 
 
 def test_a_stranger_is_refused() -> None:

@@ -474,3 +474,17 @@ def test_a_head_that_just_started_lets_clients_repeat_what_it_can_not_judge_yet(
     cluster.replies.clear()
     cluster.ask(report(MOVED, ("e3", 5), ("e1", 0)))
     assert cluster.replies == [MigrationAck(migration="h~6~m9")]
+
+
+def test_that_a_client_has_left_the_cluster_is_acknowledged_when_its_old_edge_has_told_what_it_holds() -> None:
+    """Until then a crash would make us forget it, and nobody else knows."""
+    cluster = restarted()
+    record = cluster.agent._context.registry.edges["e1"]
+    cluster.period(5.0)
+    cluster.replies.clear()
+    record.settled = False
+    cluster.ask(report(MOVED, ("f1", 5), ("e1", 0)))
+    assert cluster.replies == []
+    record.settled = True
+    cluster.ask(report(MOVED, ("f1", 5), ("e1", 0)))
+    assert cluster.replies == [MigrationAck(migration="h~6~m9")]

@@ -229,6 +229,15 @@ def test_a_restarted_head_passes_on_what_a_client_reports_and_removes_what_it_le
     actions = driver.do()
     assert [(end.moved, end.edge, end.number) for end in messages(actions, AcceptEnd)] == [(False, "f1", 4)] * 2
     assert not messages(actions, OutputRemove)
+    # So is what an edge may hold that has not told yet.
+    driver = source()
+    driver.context.withdraw("e1", ("s", 0))
+    driver.context.registry.edges["e1"].settled = False
+    driver.context.late_report(report)
+    assert [(gone.subscriber, gone.number) for gone in messages(driver.do(), OutputRemove)] == [("s", 0)]
+    driver.context.registry.edges["e1"].settled = True
+    driver.context.late_report(report.model_copy(update={"migration": "h~6~m3", "other_number": 1}))
+    assert not messages(driver.do(), OutputRemove)
     # A migration inside the cluster concerns nobody else.
     driver.edge("f1")
     driver.context.late_report(report.model_copy(update={"migration": "h~6~m2"}))
