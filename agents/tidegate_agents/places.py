@@ -9,6 +9,7 @@ What always holds:
 
 - nothing is removed here before its client has said that it has taken what was in it. Who never answers keeps all
   places; RabbitMQ expires the queues that nobody takes from;
+- a marker that got lost is followed by another one: a later one says the same;
 - a client is asked less and less often; an abandoned place is ordered to be collected `ORDERS_MAX` times at most,
   not counting those orders that its client began to carry out: what is left gets less each time;
 - what a migration, an allocation or a removal explains is left alone.
@@ -83,6 +84,8 @@ class _Collection:
     place: Place
     pattern: str
     bound: bool = False
+    marked_s: float = 0.0
+    """When its marker was last asked for."""
     answered: bool = False
     attached: bool = False
     """Whether its client has begun to take what is there."""
@@ -121,6 +124,7 @@ class Places:
         if not self._context.stopping:
             self._inquire()
             self._collect_due()
+            self._mark_again()
 
     # Two places
 
@@ -253,20 +257,36 @@ class Places:
         self._collections[collection.id] = collection
         context.begin(*place)
         context.set_timer(f"{PART} {collection.id}", context.config.balancing.migration_timeout_s)
-        pattern = marker_pattern(collection.id)
-        self._migrations.binds.start(collection.id, place[0], place[1], pattern, self._bound)
+        self._mark(collection)
+
+    def _mark(self, collection: _Collection) -> None:
+        collection.marked_s = self._context.now
+        edge, key = collection.place
+        self._migrations.binds.start(collection.id, edge, key, marker_pattern(collection.id), self._bound)
 
     def _bound(self, subject: str, problem: str | None) -> None:
         collection = self._collections.get(subject)
         if collection is None:
             return
         if problem is not None:
-            self._give_up(collection, problem)
+            if not collection.bound:
+                self._give_up(collection, problem)
             return
         # Everything that went to this queue alone was sent before its client got another place, and so before this.
-        collection.bound = True
         self._context.do(PublishMarker(marker_key(subject, self._context.config.head), (collection.place[0],)))
-        self._order(collection)
+        if not collection.bound:
+            collection.bound = True
+            self._order(collection)
+
+    def _mark_again(self) -> None:
+        """The queue of a client that was too slow is limited and drops what is oldest, markers too: without another one
+        its client would wait in vain until the time is over.
+        """
+        pause_s = self._context.config.balancing.migration_timeout_s
+        for name in sorted(self._collections):
+            collection = self._collections[name]
+            if collection.attached and self._context.now - collection.marked_s >= pause_s:
+                self._mark(collection)
 
     def _order(self, collection: _Collection) -> None:
         context, (edge, key) = self._context, collection.place

@@ -31,6 +31,7 @@ from tidegate_protocol.messages import (
     UnsubscribeReply,
     UnsubscribeRequest,
 )
+from tidegate_protocol.names import marker_key
 
 STAYED, ORDERED, UNKNOWN = MigrationStage.STAYED, MigrationStage.ORDERED, MigrationStage.UNKNOWN
 
@@ -344,3 +345,29 @@ def test_a_client_that_collects_slowly_may_go_on() -> None:
         cluster.report(order, MigrationStage.ATTACHED)
         cluster.fire(f"collect {order.migration}")
     assert len({order.migration for order in cluster.ordered(CollectOrder)}) == 3 * ORDERS_MAX
+
+
+def test_a_client_that_waits_for_a_marker_gets_another_one() -> None:
+    """A limited queue drops what is oldest, markers too: the client waited in vain until the time was over."""
+    cluster = abandoned()
+    cluster.period()
+    order = cluster.ordered(CollectOrder)[-1]
+    timeout_s = cluster.agent._context.config.balancing.migration_timeout_s
+    cluster.period(timeout_s)
+    assert len(cluster.markers) == 1, "it has not come yet"
+    cluster.report(order, MigrationStage.ATTACHED)
+    cluster.mute = {MarkerBind}
+    cluster.period()
+    for _ in range(3):
+        cluster.fire(f"marker {order.migration}", 2.0)
+    assert cluster.decisions("collection-failed") == []
+    cluster.mute = set()
+    cluster.period(timeout_s)
+    assert [marker.key for marker in cluster.markers] == [marker_key(order.migration, "h")] * 2
+    cluster.period(timeout_s - 1.0)
+    assert len(cluster.markers) == 2
+    cluster.report(order, STAYED)
+    assert cluster.places("s") == [("e2", 1)]
+    cluster.period(timeout_s)
+    assert len(cluster.markers) == 2
+    assert len({one.migration for one in cluster.ordered(CollectOrder)}) == 1
