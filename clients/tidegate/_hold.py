@@ -18,9 +18,10 @@ more; a delivery beyond that is taken and makes the hold overfull, which ends th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from tidegate_protocol.ids import MessageId
 
@@ -28,6 +29,22 @@ from ._moves import Held
 
 Expected = Callable[[str], int | None]
 """The sequence that follows what was delivered of a stream (the part of a message id before its sequence)."""
+
+EARLY_MARKERS_MAX: Final = 64
+
+
+class EarlyMarkers:
+    """Markers that came through the queue in use before the order that they belong to: it may be on its way still."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[tuple[str, int], str, str]] = deque(maxlen=EARLY_MARKERS_MAX)
+
+    def remember(self, place: tuple[str, int], migration: str, head: str) -> None:
+        self._seen.append((place, migration, head))
+
+    def heads(self, place: tuple[str, int], migration: str) -> list[str]:
+        """Whose markers of this migration came through the queue at `place`."""
+        return [head for at, name, head in self._seen if (at, name) == (place, migration)]
 
 
 class Admission(Enum):

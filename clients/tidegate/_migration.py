@@ -1,7 +1,6 @@
 """Which queue a subscription is served from, and its way from one to another: the client's side of a migration.
 
-    order → attach to the new queue, hold what comes → markers through both queues → linger, release, detach from the
-    old one → report moved
+    order → attach to the new queue, hold what comes → markers through both → linger, release, detach → report moved
 
 What always holds:
 
@@ -52,7 +51,7 @@ from tidegate_protocol.parts import RefusalReason
 
 from ._attachment import DETACH, Actions, Outcome, Slot, SlotState, Standing, SubscriptionTimes, key_of, marker_name
 from ._collector import COLLECT, COLLECT_ATTACH, Collector, place_of
-from ._hold import Admission, Expected, Hold
+from ._hold import Admission, EarlyMarkers, Expected, Hold
 from ._inquiry import ASK, Inquiry
 from ._moves import (
     Answer,
@@ -77,8 +76,6 @@ from ._moves import (
 )
 
 SLOTS_MAX: Final = 3
-EARLY_MARKERS_MAX: Final = 64
-"""Markers of the old queue that are remembered because the order they belong to may still be on its way."""
 NO_SLOT: Final = -1
 ATTACH: Final = "attach"
 MIGRATION: Final = "migration"
@@ -125,8 +122,7 @@ class SubscriptionMachine:
         self._migration: Migration | None = None
         self._collector: Collector | None = None
         self._inquiry = Inquiry(self._standing)
-        self._early: deque[tuple[Place, str, str]] = deque(maxlen=EARLY_MARKERS_MAX)
-        """Place, migration and head of markers that came before their order."""
+        self._early = EarlyMarkers()
 
     # What others may ask.
 
@@ -342,9 +338,8 @@ class SubscriptionMachine:
         slot = standing.open_slot(target)
         hold = Hold(order.heads, standing.prefetch, self._expected)
         marker = marker_name(order.migration)
-        for at, name, head in self._early:
-            if name == marker and key_of(at) == key_of(place):
-                hold.marker_old(head)
+        for head in self._early.heads(key_of(place), marker):
+            hold.marker_old(head)
         self._migration = Migration(order, self.head_url, slot, hold, marker)
         self.plain = NO_SLOT
         standing.tell(now, f"migration {order.migration}: {place.edge} to {target.edge}")
@@ -401,7 +396,7 @@ class SubscriptionMachine:
         elif collector is not None and slot == collector.slot.number and collector.slot.alive:
             collector.marker(name, head)
         elif primary is not None and slot == primary.number and primary.alive:
-            self._early.append((primary.place, name, head))
+            self._early.remember(key_of(primary.place), name, head)
         # A marker of anything else is a leftover, or one that a broad pattern let through.
         return self.progress(now)
 
