@@ -4,7 +4,9 @@ What always holds:
 
 - an edge that is to be drained takes nothing new from the moment it is asked for, whatever its own hello still says;
   it is told until its hello says so too, and so a head that restarts goes on with it;
-- subscriptions leave in batches, those of one pattern together, each to where a new one would be placed;
+- subscriptions leave one after another, those of one pattern together, each to where a new one would be placed: at
+  most `LEAVING_PER_PERIOD` begin in a period, evenly spread over it, because each costs RabbitMQ and its client a burst
+  of work, and those who are not moving would wait behind many at once;
 - what can't be moved now (nobody can take it, its client is not there) stays where it is, works, and is tried again
   later; the operator sees how many are left;
 - an edge that is used again takes new subscriptions; nothing is moved back.
@@ -12,6 +14,7 @@ What always holds:
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import Final
 
@@ -29,8 +32,9 @@ from .migrations import Migrations
 from .policies import policy_named
 from .registry import EdgeRecord, Key, key_of
 
-BATCH_MAX: Final = 20
-"""How many subscriptions leave one edge at once."""
+PART: Final = "drain"
+LEAVING_PER_PERIOD: Final = 20
+"""How many subscriptions of one edge begin to leave in a period, and how many may be under way."""
 SETTLED_PERIODS: Final = 30
 """Longer than a control message may be on its way."""
 SESSION_PREFIX: Final = "drain~"
@@ -52,6 +56,8 @@ class Drains:
         self._policy = policy_named(balancing.policy, balancing.seed)
         self._leaving: dict[str, set[str]] = {}
         """Per edge the migrations under way."""
+        self._line: dict[str, deque[Key]] = {}
+        """Per edge those who leave next. While there is such a line, a timer runs."""
         self._not_before_s: dict[str, dict[Key, float]] = {}
         self._empty: set[str] = set()
         self._in_use_s: dict[str, float] = {}
@@ -59,6 +65,7 @@ class Drains:
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(DrainRequest, self.requested)
+        dispatch.on_timer(PART, self._next)
         dispatch.ticks.append(self.tick)
         dispatch.checks.append(self.validate)
 
@@ -85,6 +92,7 @@ class Drains:
     def _stop(self, edge: str) -> None:
         self._empty.discard(edge)
         self._not_before_s.pop(edge, None)
+        self._end_line(edge)
         for migration in sorted(self._leaving.get(edge, ())):
             self._migrations.failed(migration, f"{edge} is used again")
 
@@ -109,6 +117,8 @@ class Drains:
             for name in [name for name in memory if name not in context.registry.edges]:
                 del memory[name]
         self._empty &= context.registry.edges.keys()
+        for name in [name for name in self._line if name not in context.registry.edges]:
+            self._end_line(name)
 
     def _forget_if_settled(self, record: EdgeRecord) -> None:
         """An edge that has said for a while that it is in use needs no watching any more. Not at once: a notice from
@@ -124,7 +134,7 @@ class Drains:
 
     def _empty_next(self, record: EdgeRecord) -> None:
         context, name = self._context, record.name
-        if not record.draining or not record.alive or not record.settled or context.stopping:
+        if not self._can_be_left(record):
             return
         if not record.subscriptions:
             if name not in self._empty:
@@ -132,18 +142,41 @@ class Drains:
                 context.decide(Decision("drained", name, "nothing is left on it"))
             return
         self._empty.discard(name)
-        room = BATCH_MAX - len(self._leaving.get(name, ()))
-        if room <= 0:
+        room = LEAVING_PER_PERIOD - len(self._leaving.get(name, ()))
+        if room <= 0 or name in self._line:
             return
-        pauses = self._not_before_s.get(name, {})
-        busy = context.busy.get(name, {})
-        ready = [
-            subscription
-            for key, subscription in record.subscriptions.items()
-            if key not in busy and pauses.get(key, 0.0) <= context.now and (name, key) not in context.abandoned
-        ]
-        for subscription in sorted(ready, key=lambda s: (s.pattern, s.subscriber, s.number))[:room]:
+        ready = [subscription for subscription in record.subscriptions.values() if self._may_leave(name, subscription)]
+        leaving = sorted(ready, key=lambda s: (s.pattern, s.subscriber, s.number))[:room]
+        if leaving:
+            self._line[name] = deque(key_of(subscription) for subscription in leaving)
+            self._next(name)
+
+    def _can_be_left(self, record: EdgeRecord) -> bool:
+        return record.draining and record.alive and record.settled and not self._context.stopping
+
+    def _may_leave(self, name: str, subscription: Subscription) -> bool:
+        context, key = self._context, key_of(subscription)
+        paused = self._not_before_s.get(name, {}).get(key, 0.0) > context.now
+        return not paused and key not in context.busy.get(name, {}) and (name, key) not in context.abandoned
+
+    def _next(self, name: str) -> None:
+        """Let the first in the line go, if it still can, and the one behind it a little later."""
+        context, line = self._context, self._line.get(name)
+        record = context.registry.edges.get(name)
+        if line is None or record is None or not self._can_be_left(record):
+            self._end_line(name)
+            return
+        subscription = record.subscriptions.get(line.popleft())
+        if line:
+            context.set_timer(f"{PART} {name}", context.config.period_s / LEAVING_PER_PERIOD)
+        else:
+            del self._line[name]
+        if subscription is not None and self._may_leave(name, subscription):
             self._move(name, subscription)
+
+    def _end_line(self, name: str) -> None:
+        if self._line.pop(name, None) is not None:
+            self._context.cancel_timer(f"{PART} {name}")
 
     def _move(self, name: str, subscription: Subscription) -> None:
         context, pattern = self._context, subscription.pattern
@@ -205,5 +238,6 @@ class Drains:
     def validate(self) -> None:
         """Raise AssertionError if the state breaks an invariant."""
         for edge, leaving in self._leaving.items():
-            assert len(leaving) <= BATCH_MAX, edge
+            assert len(leaving) <= LEAVING_PER_PERIOD, edge
             assert all(migration in self._migrations for migration in leaving), edge
+        assert all(self._line.values()), "a line of nobody"

@@ -3,22 +3,24 @@
 All of them sit on one edge. In each round that edge is drained, as for maintenance, while publishers go on at a steady
 rate; the other edge takes everybody, and is drained in the next round. The gap of one move is what the subscriber's
 application noticed: how much longer than usual a message took, or the pause between two of them lasted beyond the
-publishing interval, whichever is more. Link delays are in the usual latency, so they don't count.
+publishing interval, whichever is more. Link delays are in the usual latency, so they don't count. The same is measured
+while nobody moves: what is seen then is the machine's.
 
+The subscribers are spread over a few processes (`migration_worker` says why); publishers and operator are here.
 Needs nothing but the address of a head with two edges, so it runs on any cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import statistics
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
-from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
+from tidegate import AsyncPublisher
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import Topology
 from tidegate_protocol.balancing import DrainReply, DrainRequest
@@ -27,20 +29,27 @@ from tidegate_protocol.messages import StatusReply, StatusRequest
 from ..ask import Asking
 from ..console import Report
 from ..errors import CommandFailed
+from ..live.workers import ANSWER_TIMEOUT_S, WorkerProcess
 from ..pacing import Pacer
+from .migration_worker import Task
 
+WORKER: Final = "tidegate_cli.benchmarks.migration_worker"
+PROCESSES: Final = 4
+"""Over which the subscribers are spread: few, because each is one more to share two cores with."""
 TOPICS: Final = 10
 RATE_PER_S: Final = 20.0
 """Messages per second and topic: enough that a pause shows, little enough that two cores carry it beside RabbitMQ."""
 BODY: Final = b"." * 300
 DEADLINE_S: Final = 5.0
-CALM_S: Final = 3.0
-"""How long it is watched before anything moves, to know the usual latency."""
+CALM_S: Final = 5.0
+"""How long it is watched before anything moves, to know what is usual."""
 AFTER_S: Final = 1.0
 """What counts as part of a move after its end."""
 LOOK_EVERY_S: Final = 0.05
+SUBSCRIBE_S_MAX: Final = 120.0
 ROUND_S_MAX: Final = 120.0
 SETTLE_S: Final = 15.0
+COUNTS: Final = ("deliveries", "lost", "duplicates", "duplicates_removed", "out_of_order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +61,15 @@ class Size:
 
 
 @dataclass(slots=True)
-class Watch:
-    """One subscriber's deliveries: when each came, and how old it was."""
+class _Measured:
+    """What all rounds have shown, in milliseconds but for the durations."""
 
-    name: str
-    topic: str
-    arrivals: list[tuple[float, float]] = field(default_factory=list)
-    last: dict[str, int] = field(default_factory=dict)
-    seen: int = 0
-    out_of_order: int = 0
-    doubled: int = 0
-
-    def take(self, message: Message) -> None:
-        self.arrivals.append((time.monotonic(), message.age_s or 0.0))
-        publisher, sequence = message.publisher or "", message.sequence or 0
-        before = self.last.get(publisher, -1)
-        self.doubled += sequence == before
-        self.out_of_order += sequence < before
-        self.last[publisher] = max(sequence, before)
-        self.seen += 1
-
-    def gap_ms(self, began: float, ended: float, usual_s: float) -> float:
-        """The longest that this subscriber was kept waiting between these moments, beyond what is usual."""
-        window = [arrival for arrival in self.arrivals if began <= arrival[0] <= ended]
-        if len(window) < 2:
-            return (ended - began) * 1000
-        added_s = max(age for _, age in window) - usual_s
-        pause_s = max(later[0] - earlier[0] for earlier, later in pairwise(window))
-        return max(0.0, added_s, pause_s - 1.0 / RATE_PER_S) * 1000
+    gaps: list[float] = field(default_factory=list)
+    calm: list[float] = field(default_factory=list)
+    """The same measure while nobody moved."""
+    stalls: list[float] = field(default_factory=list)
+    """How long the event loop of a process with subscribers stood still, at most in each round."""
+    durations_s: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -100,14 +90,13 @@ class _Load:
 
 
 class Bench:
-    """The subscribers, the load, and the operator who drains."""
+    """The subscribers' processes, the load, and the operator who drains."""
 
     def __init__(self, url: str, size: Size, report: Report) -> None:
         self._url = url
         self._size = size
         self._report = report
-        self._watches: list[Watch] = []
-        self._subscriptions: list[AsyncSubscription] = []
+        self._workers: list[WorkerProcess] = []
         self._load = _Load(url)
 
     async def run(self) -> dict[str, Any]:
@@ -119,14 +108,19 @@ class Bench:
             await _drain(head, away, True)
             await self._subscribe(stack)
             await _drain(head, away, False)
+            gc.collect()
+            gc.freeze()
             publishing = [asyncio.create_task(self._load.publish(_topic(index))) for index in range(TOPICS)]
             try:
-                gaps, durations = await self._rounds(head, home, away)
+                measured = await self._rounds(head, home, away)
             finally:
                 self._load.stopping = True
                 await asyncio.gather(*publishing)
-            await self._settle()
-            return self._figures(gaps, durations)
+                gc.unfreeze()
+            patience_s = SETTLE_S + ANSWER_TIMEOUT_S
+            counts = await self._ask("settle", patience_s, published=self._load.published, patience_s=SETTLE_S)
+            await self._ask("finish", ROUND_S_MAX)
+            return self._figures(measured, counts)
 
     async def _edges(self, head: Asking) -> tuple[str, str]:
         status = await head.ask(StatusRequest(), StatusReply)
@@ -137,83 +131,77 @@ class Bench:
         return alive[0], alive[1]
 
     async def _subscribe(self, stack: AsyncExitStack) -> None:
-        for index in range(self._size.subscribers):
-            watch = Watch(f"bench-subscriber-{index}", _topic(index % TOPICS))
-            subscriber = await stack.enter_async_context(AsyncSubscriber(self._url, name=watch.name))
-            subscription = await subscriber.subscribe(watch.topic, deadline=DEADLINE_S, callback=watch.take)
-            stack.push_async_callback(subscription.unsubscribe)
-            self._watches.append(watch)
-            self._subscriptions.append(subscription)
-            self._report("subscribers", index + 1, self._size.subscribers)
+        everybody = [(f"bench-subscriber-{index}", _topic(index % TOPICS)) for index in range(self._size.subscribers)]
+        processes = min(PROCESSES, self._size.subscribers)
+        for number in range(processes):
+            share = tuple(everybody[number::processes])
+            task = Task(f"process {number}", self._url, share, DEADLINE_S, 1.0 / RATE_PER_S)
+            worker = await stack.enter_async_context(WorkerProcess(task, WORKER))
+            await worker.ask("subscribe", timeout_s=SUBSCRIBE_S_MAX)
+            self._workers.append(worker)
+            self._report(
+                "subscribers", sum(len(everybody[one::processes]) for one in range(number + 1)), len(everybody)
+            )
 
-    async def _rounds(self, head: Asking, home: str, away: str) -> tuple[list[float], list[float]]:
-        gaps: list[float] = []
-        durations: list[float] = []
+    async def _ask(self, do: str, timeout_s: float = ANSWER_TIMEOUT_S, **fields: Any) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(worker.ask(do, timeout_s=timeout_s, **fields) for worker in self._workers))
+
+    async def _rounds(self, head: Asking, home: str, away: str) -> _Measured:
+        measured = _Measured()
         for number in range(self._size.rounds):
-            calm_began = time.monotonic()
-            await asyncio.sleep(CALM_S)
-            usual_s = self._usual_s(calm_began)
+            usual_s = await self._calm(measured)
             began = time.monotonic()
             await _drain(head, home, True)
             await self._all_on(away)
             ended = time.monotonic()
             await _emptied(head, home)
             await asyncio.sleep(max(0.0, ended + AFTER_S - time.monotonic()))
-            durations.append(ended - began)
-            gaps += [watch.gap_ms(began, ended + AFTER_S, usual_s) for watch in self._watches]
+            measured.durations_s.append(ended - began)
+            for told in await self._ask("gaps", began=began, ended=ended + AFTER_S, usual_s=usual_s):
+                measured.gaps += told["gaps"]
+                measured.stalls.append(told["stall_ms"])
             await _drain(head, home, False)
             home, away = away, home
             self._report("rounds", number + 1, self._size.rounds)
-        return gaps, durations
+        return measured
 
-    def _usual_s(self, since: float) -> float:
+    async def _calm(self, measured: _Measured) -> float:
         """The median latency while nothing moves."""
-        ages = [age for watch in self._watches for at, age in watch.arrivals if at >= since]
+        # What came at once after a start or a move is none of it.
+        await asyncio.sleep(AFTER_S)
+        began = time.monotonic()
+        await asyncio.sleep(CALM_S)
+        ended = time.monotonic()
+        ages: list[float] = [age for told in await self._ask("ages", began=began, ended=ended) for age in told["ages"]]
         if not ages:
             raise CommandFailed("nothing was delivered before the first move: look at the logs of the brokers")
-        return statistics.median(ages)
+        usual_s = statistics.median(ages)
+        for told in await self._ask("gaps", began=began, ended=ended, usual_s=usual_s):
+            measured.calm += told["gaps"]
+        return usual_s
 
     async def _all_on(self, edge: str) -> None:
         """Wait until every subscriber is served from `edge` and nothing of its move is left."""
-        try:
-            async with asyncio.timeout(ROUND_S_MAX):
-                while any(one.edge != edge or not one.attached for one in self._subscriptions):
-                    await asyncio.sleep(LOOK_EVERY_S)
-        except TimeoutError:
-            stuck = [
-                watch.name for watch, one in zip(self._watches, self._subscriptions, strict=True) if one.edge != edge
-            ]
+        told = await self._ask("moved", ROUND_S_MAX + ANSWER_TIMEOUT_S, edge=edge, patience_s=ROUND_S_MAX)
+        stuck = [name for one in told for name in one["stuck"]]
+        if stuck:
             shown = ", ".join(stuck[:5])
-            raise CommandFailed(
-                f"{len(stuck)} subscribers have not moved to {edge} in {ROUND_S_MAX:g} s: {shown}"
-            ) from None
+            raise CommandFailed(f"{len(stuck)} subscribers have not moved to {edge} in {ROUND_S_MAX:g} s: {shown}")
 
-    async def _settle(self) -> None:
-        """Wait for what is under way, within a bound: what has not come by then is lost."""
-        until = time.monotonic() + SETTLE_S
-        while self._lost() and time.monotonic() < until:
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    def _lost(self) -> int:
-        return sum(max(0, self._load.published.get(watch.topic, 0) - watch.seen) for watch in self._watches)
-
-    def _figures(self, gaps: list[float], durations: list[float]) -> dict[str, Any]:
-        statistics_of = [subscription.statistics() for subscription in self._subscriptions]
-        quantiles = statistics.quantiles(gaps, n=100, method="inclusive")
+    def _figures(self, measured: _Measured, counts: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "subscribers": self._size.subscribers,
             "rounds": self._size.rounds,
-            "moves": len(gaps),
+            "moves": len(measured.gaps),
             "messages_per_s": TOPICS * RATE_PER_S * self._size.subscribers / TOPICS,
-            "gap_p50_ms": round(quantiles[49], 1),
-            "gap_p99_ms": round(quantiles[98], 1),
-            "gap_max_ms": round(max(gaps), 1),
-            "duration_s": round(statistics.median(durations), 2),
-            "deliveries": sum(watch.seen for watch in self._watches),
-            "lost": self._lost(),
-            "duplicates": sum(watch.doubled for watch in self._watches),
-            "duplicates_removed": sum(one.duplicates for one in statistics_of),
-            "out_of_order": sum(watch.out_of_order for watch in self._watches),
+            "gap_p50_ms": round(_percentile(measured.gaps, 50), 1),
+            "gap_p99_ms": round(_percentile(measured.gaps, 99), 1),
+            "gap_max_ms": round(max(measured.gaps), 1),
+            "calm_p50_ms": round(_percentile(measured.calm, 50), 1),
+            "calm_p99_ms": round(_percentile(measured.calm, 99), 1),
+            "stall_max_ms": round(max(measured.stalls), 1),
+            "duration_s": round(statistics.median(measured.durations_s), 2),
+            **{name: sum(one[name] for one in counts) for name in COUNTS},
         }
 
 
@@ -223,6 +211,13 @@ async def run_migration(url: str | None, size: Size, report: Report) -> dict[str
         return await Bench(url, size, report).run()
     async with EmbeddedCluster(Topology.simple(clusters=1, edges=2), compact=True, progress=report) as cluster:
         return await Bench(cluster.url(next(iter(cluster.clusters))), size, report).run()
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    # Of a single value there are no quantiles.
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def _topic(index: int) -> str:

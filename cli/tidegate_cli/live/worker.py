@@ -1,7 +1,6 @@
 """A process that holds clients of a live run. Run as `python -m tidegate_cli.live.worker`, by the conductor only.
 
-It is told what to do by JSON lines on its standard input, answers with JSON lines on its standard output, and ends when
-its input does: it can't outlive the conductor. The first line says who it is (`Task`); after it is ready it waits for
+It is told what to do as `serving` describes. The first line says who it is (`Task`); after it is ready it waits for
 `start`, which names the moment at which time zero is.
 """
 
@@ -10,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,12 +20,12 @@ from tidegate_simulator.scenario import Scenario
 
 from .clients import Clients, LeanClients, SdkClients
 from .journal import Journal
+from .serving import serve
 from .subscriber import as_plain
 
 TICK_S: Final = 0.05
 """How often a worker looks how late its event loop is."""
 COMPLETE_POLL_S: Final = 0.1
-LINE_BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,36 +156,10 @@ class Worker:
                 raise ValueError(f"unknown command {other!r}")
 
 
-async def main() -> None:
-    """Serve the conductor until its input ends."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    first = await reader.readline()
-    if not first:
-        return
-    worker = Worker(Task.from_json(first.decode()))
+async def _make(text: str) -> Worker:
+    worker = Worker(Task.from_json(text))
     await worker.open()
-    _say({"ready": True})
-    running: set[asyncio.Task[None]] = set()
-
-    async def serve(line: dict[str, Any]) -> None:
-        try:
-            _say({"id": line["id"], "answer": await worker.command(line)})
-        except Exception as error:
-            logging.getLogger(__name__).exception("the command %s failed", line["do"])
-            _say({"id": line["id"], "error": repr(error)})
-
-    while text := await reader.readline():
-        # Commands that wait must not keep others from being heard.
-        task = loop.create_task(serve(json.loads(text)))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-
-def _say(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
+    return worker
 
 
 if __name__ == "__main__":
@@ -196,6 +167,6 @@ if __name__ == "__main__":
         try:
             import uvloop
         except ImportError:
-            asyncio.run(main())
+            asyncio.run(serve(_make))
         else:
-            uvloop.run(main())
+            uvloop.run(serve(_make))

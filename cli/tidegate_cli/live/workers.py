@@ -11,17 +11,25 @@ import json
 import sys
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from tidegate_brokers.errors import EmbeddedError
-
-from .worker import Task
 
 READY_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
 LINE_BYTES_MAX: Final = 16 << 20
 ERROR_BYTES_MAX: Final = 4096
+LIVE_WORKER: Final = "tidegate_cli.live.worker"
+
+
+class Task(Protocol):
+    """What a worker is told first."""
+
+    @property
+    def name(self) -> str: ...
+
+    def to_json(self) -> str: ...
 
 
 class WorkerFailed(EmbeddedError):
@@ -34,8 +42,10 @@ class WorkerFailed(EmbeddedError):
 class WorkerProcess:
     """One worker, as an async context manager."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, module: str = LIVE_WORKER) -> None:
+        """`module`: what the process runs."""
         self._task = task
+        self._module = module
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -53,7 +63,7 @@ class WorkerProcess:
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tidegate_cli.live.worker",
+            sys.executable, "-m", self._module,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
         )  # fmt: skip

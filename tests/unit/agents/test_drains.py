@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.agents_driver import sent
 from tests.support.head_cluster import Cluster
-from tidegate_agents.drains import BATCH_MAX, SETTLED_PERIODS
-from tidegate_agents.machine import Send
+from tidegate_agents.drains import LEAVING_PER_PERIOD, SETTLED_PERIODS
+from tidegate_agents.machine import Send, SetTimer
 from tidegate_protocol.balancing import (
     DrainNotice,
     DrainReply,
@@ -14,7 +14,7 @@ from tidegate_protocol.balancing import (
     MigrateOrder,
     MigrationStage,
 )
-from tidegate_protocol.messages import Refusal, RefusalReason
+from tidegate_protocol.messages import Refusal, RefusalReason, UnsubscribeRequest
 
 MOVED, STAYED = MigrationStage.MOVED, MigrationStage.STAYED
 
@@ -22,6 +22,12 @@ MOVED, STAYED = MigrationStage.MOVED, MigrationStage.STAYED
 def drain(cluster: Cluster, edge: str = "e1", draining: bool = True) -> DrainReply:
     cluster.ask(DrainRequest(edge=edge, draining=draining))
     return next(reply for reply in reversed(cluster.replies) if isinstance(reply, DrainReply))
+
+
+def leave(cluster: Cluster, count: int, edge: str = "e1") -> None:
+    """Let the next `count` of the line begin to leave, each when it is due."""
+    for _ in range(count):
+        cluster.fire(f"drain {edge}", 1.0 / LEAVING_PER_PERIOD)
 
 
 def test_everybody_leaves_a_drained_edge_together_by_pattern() -> None:
@@ -32,6 +38,7 @@ def test_everybody_leaves_a_drained_edge_together_by_pattern() -> None:
     on_e1 = len(cluster.outputs["e1"])
     assert on_e1 > 0
     assert drain(cluster).left == on_e1
+    leave(cluster, on_e1 - 1)
     orders = cluster.ordered(MigrateOrder)
     assert len(orders) == on_e1
     assert len({(order.pattern, order.edge) for order in orders}) == len({order.pattern for order in orders})
@@ -97,16 +104,47 @@ def test_without_another_edge_everything_stays() -> None:
     assert cluster.ordered(MigrateOrder) == []
 
 
-def test_subscriptions_leave_batch_by_batch() -> None:
+def test_subscriptions_leave_one_after_another() -> None:
     cluster = Cluster("e1", "e2")
-    for number in range(BATCH_MAX + 10):
+    for number in range(LEAVING_PER_PERIOD + 10):
         cluster.grant(f"s{number}")
-    drain(cluster)
-    assert len(cluster.ordered(MigrateOrder)) == BATCH_MAX
+    due = [action for action in cluster.ask(DrainRequest(edge="e1", draining=True)) if isinstance(action, SetTimer)]
+    assert SetTimer("drain e1", 1.0 / LEAVING_PER_PERIOD) in due
+    assert len(cluster.ordered(MigrateOrder)) == 1
+    leave(cluster, 1)
+    assert len(cluster.ordered(MigrateOrder)) == 2
+    drain(cluster)  # asking how far it is makes nobody leave sooner
+    assert len(cluster.ordered(MigrateOrder)) == 2
+    leave(cluster, LEAVING_PER_PERIOD + 5)
+    assert len(cluster.ordered(MigrateOrder)) == LEAVING_PER_PERIOD
+    cluster.period()  # as many are under way as may be
+    leave(cluster, 5)
+    assert len(cluster.ordered(MigrateOrder)) == LEAVING_PER_PERIOD
     for order in list(cluster.ordered(MigrateOrder)):
         cluster.report(order, MOVED)
     cluster.period()
-    assert len(cluster.ordered(MigrateOrder)) == BATCH_MAX + 10
+    leave(cluster, 10)
+    assert len(cluster.ordered(MigrateOrder)) == LEAVING_PER_PERIOD + 10
+
+
+def test_nobody_leaves_the_line_of_an_edge_that_is_used_again() -> None:
+    cluster = Cluster("e1", "e2")
+    for name in ("s", "t", "u"):
+        cluster.grant(name)
+    drain(cluster)
+    drain(cluster, draining=False)
+    leave(cluster, 3)
+    assert len(cluster.ordered(MigrateOrder)) == 1
+
+
+def test_who_unsubscribes_in_the_line_is_passed_over() -> None:
+    cluster = Cluster("e1", "e2")
+    for name in ("s", "t", "u"):
+        cluster.grant(name)
+    drain(cluster)
+    cluster.ask(UnsubscribeRequest(subscriber="t", number=0, pattern="a"))
+    leave(cluster, 2)
+    assert [order.subscriber for order in cluster.ordered(MigrateOrder)] == ["s", "u"]
 
 
 def test_using_an_edge_again_calls_back_those_who_were_leaving() -> None:
