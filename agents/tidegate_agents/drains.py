@@ -33,7 +33,7 @@ from .policies import policy_named
 from .registry import EdgeRecord, Key, key_of
 
 PART: Final = "drain"
-LEAVING_PER_PERIOD: Final = 20
+LEAVING_PER_PERIOD: Final = 10
 """How many subscriptions of one edge begin to leave in a period, and how many may be under way."""
 SETTLED_PERIODS: Final = 30
 """Longer than a control message may be on its way."""

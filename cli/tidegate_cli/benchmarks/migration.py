@@ -136,7 +136,7 @@ class Bench:
         for number in range(processes):
             share = tuple(everybody[number::processes])
             task = Task(f"process {number}", self._url, share, DEADLINE_S, 1.0 / RATE_PER_S)
-            worker = await stack.enter_async_context(WorkerProcess(task, WORKER))
+            worker = await stack.enter_async_context(WorkerProcess(task, WORKER, own_session=True))
             await worker.ask("subscribe", timeout_s=SUBSCRIBE_S_MAX)
             self._workers.append(worker)
             self._report(

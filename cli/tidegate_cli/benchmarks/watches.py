@@ -58,5 +58,5 @@ class Watch:
         return max(0.0, added_s, pause_s - self.interval_s) * 1000
 
     def lost(self, published: int) -> int:
-        """How many of the messages published have not come."""
-        return max(0, published - self.seen)
+        """How many of the messages published have not come. One that came twice makes up for no other."""
+        return max(0, published - self.seen + self.doubled)

@@ -143,7 +143,9 @@ def _show_migration(figures: dict[str, Any]) -> None:
         f"{figures['moves']} moves of {figures['subscribers']} subscribers at {figures['messages_per_s']:,.0f} "
         f"deliveries/s: {figures['duration_s']:.1f} s for all of them.\n"
         f"Nobody noticed more than {figures['gap_p50_ms']:.0f} ms (p50), {figures['gap_p99_ms']:.0f} ms (p99), "
-        f"{figures['gap_max_ms']:.0f} ms (longest).\n"
+        f"{figures['gap_max_ms']:.0f} ms (longest); while nobody moved, {figures['calm_p50_ms']:.0f} ms (p50), "
+        f"{figures['calm_p99_ms']:.0f} ms (p99).\n"
+        f"No process with subscribers stood still for more than {figures['stall_max_ms']:.0f} ms.\n"
         f"{figures['deliveries']:,} deliveries: {figures['lost']} lost, {figures['duplicates']} doubled "
         f"({figures['duplicates_removed']} removed), {figures['out_of_order']} out of order."
     )

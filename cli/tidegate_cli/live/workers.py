@@ -42,10 +42,13 @@ class WorkerFailed(EmbeddedError):
 class WorkerProcess:
     """One worker, as an async context manager."""
 
-    def __init__(self, task: Task, module: str = LIVE_WORKER) -> None:
-        """`module`: what the process runs."""
+    def __init__(self, task: Task, module: str = LIVE_WORKER, own_session: bool = False) -> None:
+        """`module`: what the process runs. `own_session`: Linux shares out processors by session, where it groups
+        processes at all, so that in ours all workers together get as much as one process of a broker does.
+        """
         self._task = task
         self._module = module
+        self._own_session = own_session
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -66,6 +69,7 @@ class WorkerProcess:
             sys.executable, "-m", self._module,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
+            start_new_session=self._own_session,
         )  # fmt: skip
         self._listening = asyncio.create_task(self._listen())
         self._write(self._task.to_json())
