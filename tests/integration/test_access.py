@@ -32,10 +32,13 @@ from tidegate_protocol.balancing import (
     MigrateOrder,
     MigrationReport,
     MigrationStage,
+    PieGlobal,
     PieLocal,
+    PublisherMoveOrder,
     SessionNotice,
     SessionPhase,
 )
+from tidegate_protocol.insight import CorrelatedPair, EdgeInsight, Insight
 from tidegate_protocol.messages import (
     ControlMessage,
     EdgeGoodbye,
@@ -55,9 +58,11 @@ from tidegate_protocol.names import (
     broker_key,
     client_key,
     control_queue,
+    ingress_exchange,
     link_queue,
     marker_key,
     output_queue,
+    pie_global_key,
     pie_local_key,
 )
 from tidegate_protocol.operations import PauseRequest
@@ -208,6 +213,7 @@ def blocking_client_works(url: str) -> None:
 
 
 PIE = PieLocal(cluster="main", broker="edge-1", state=LoadState.LOW, period_s=1)
+GLOBAL_PIE = PieGlobal(cluster="main", head="head", state=LoadState.LOW, period_s=1)
 SESSION = SessionNotice(session="s~1~1", phase=SessionPhase.ENDED, source="edge-1")
 MOVE = MigrateOrder(
     migration="m~1",
@@ -223,20 +229,32 @@ MOVE = MigrateOrder(
     heads=("head",),
     timeout_us=1_000_000,
 )
+PUBLISHER_MOVE = PublisherMoveOrder(
+    move="p~1", publisher="buoy~1", head="head", url="amqp://127.0.0.1:1/x", timeout_us=1_000_000
+)
+PAIR = CorrelatedPair(topic_a="t.a", topic_b="t.b", coefficient=0.9)
+INSIGHT = Insight(cluster="main", made_at_us=1, valid_for_us=60_000_000, pairs=(PAIR,))
+EDGE_INSIGHT = EdgeInsight(head="head", incarnation=9, number=9, made_at_us=1, left_us=1, uplink_bytes_per_s=1.0)
 FORGED: dict[str, tuple[str, str, ControlMessage]] = {
-    "a load report": (CONTROL_EXCHANGE, pie_local_key("main"), PIE),
-    "a session, to an edge": (CONTROL_EXCHANGE, broker_key("edge-1"), SESSION),
-    "a session, to the head": (CONTROL_EXCHANGE, broker_key("head"), SESSION),
+    "pie, of an edge": (CONTROL_EXCHANGE, pie_local_key("main"), PIE),
+    "pie, of a cluster": (CONTROL_EXCHANGE, pie_global_key("main"), GLOBAL_PIE),
+    "session, to an edge": (CONTROL_EXCHANGE, broker_key("edge-1"), SESSION),
+    "session, to the head": (CONTROL_EXCHANGE, broker_key("head"), SESSION),
+    "session, straight into an edge's queue": ("", control_queue("edge-1"), SESSION),
+    "migrate, to a subscriber": (CONTROL_EXCHANGE, client_key(f"{VICTIM}-1"), MOVE),
+    "migrate, to a publisher": (CONTROL_EXCHANGE, client_key("buoy~1"), PUBLISHER_MOVE),
+    "insight, to the head": (CONTROL_EXCHANGE, OPERATOR_KEY, INSIGHT),
+    "insight, straight into the head's queue": ("", control_queue("head"), INSIGHT),
+    "insight, to an edge": (CONTROL_EXCHANGE, broker_key("edge-1"), EDGE_INSIGHT),
     "an edge's goodbye": (CONTROL_EXCHANGE, "head", EdgeGoodbye(edge="edge-1")),
     "a queue's removal": (CONTROL_EXCHANGE, broker_key("edge-1"), OutputRemove(subscriber=VICTIM, number=0)),
-    "a migration, to a client": (CONTROL_EXCHANGE, client_key(f"{VICTIM}-1"), MOVE),
     "an operator's pause": (CONTROL_EXCHANGE, OPERATOR_KEY, PauseRequest(paused=True)),
-    "a pause straight into the head's queue": ("", control_queue("head"), PauseRequest(paused=True)),
-    "a session straight into an edge's queue": ("", control_queue("edge-1"), SESSION),
+    "a pause, straight into the head's queue": ("", control_queue("head"), PauseRequest(paused=True)),
 }
+CLIENTS = pytest.mark.parametrize("user", ["buoy", "desk"], ids=["publisher", "subscriber"])
 
 
-@pytest.mark.parametrize("user", ["buoy", "desk"])
+@CLIENTS
 @pytest.mark.parametrize("what", FORGED)
 async def test_forged_control_messages_are_refused(guarded: Guarded, user: str, what: str) -> None:
     exchange_name, key, message = FORGED[what]
@@ -246,6 +264,21 @@ async def test_forged_control_messages_are_refused(guarded: Guarded, user: str, 
         await exchange.publish(aio_pika.Message(encode(message)), key, mandatory=False)
 
     await refused(guarded, user, "head", forge)
+
+
+@CLIENTS
+@pytest.mark.parametrize("message", [PIE, SESSION, MOVE, INSIGHT], ids=lambda message: message.kind)
+async def test_forged_control_messages_are_refused_by_the_keys_of_clients(
+    guarded: Guarded, user: str, message: ControlMessage
+) -> None:
+    """RabbitMQ lets a client write to the head, and does not read what; the head does."""
+    async with guarded.channel(user) as channel:
+        client = RawClient(channel)
+        await client.open()
+        for key in (HOM_KEY, ANSWER_KEY):
+            answer = await client.ask_raw(encode(message), key)
+            assert isinstance(answer, Refusal), answer
+            assert f"{message.kind} may not be sent" in answer.message
 
 
 Deed = Callable[[AbstractChannel], Awaitable[object]]
@@ -283,6 +316,8 @@ DEEDS: dict[str, tuple[str, str, Deed]] = {
     "publish as a subscriber": ("desk", "head", publishing(PUBLISH_EXCHANGE, "t.a")),
     "publish a marker": ("buoy", "head", publishing(PUBLISH_EXCHANGE, marker_key("m~1", "head"))),
     "write into a link": ("buoy", "head", publishing("", link_queue("edge-1"))),
+    "write into a link, as a subscriber": ("desk", "head", publishing("", link_queue("edge-1"))),
+    "write as a neighbouring head": ("buoy", "head", publishing(ingress_exchange("north-head"), "t.a")),
     "write telemetry": ("buoy", "head", publishing("tidegate.telemetry", "load")),
     "deliver on an edge": ("desk", "edge-1", publishing(DELIVER_EXCHANGE, "t.a")),
     "deliver into a queue": ("desk", "edge-1", publishing("", output_queue(VICTIM, 0))),
@@ -310,7 +345,8 @@ async def test_what_is_not_theirs_to_do_is_refused(guarded: Guarded, what: str) 
 
 
 async def test_publishers_have_no_business_on_an_edge(guarded: Guarded) -> None:
-    with pytest.raises(aio_pika.exceptions.AMQPError):
+    """So that a publisher writes to no `tidegate.deliver` and reads nobody's queue: it does not get in."""
+    with pytest.raises(aio_pika.exceptions.AMQPError, match=r"Connection\.Close"):
         await aio_pika.connect(guarded.url("buoy", "edge-1"))
 
 
