@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -46,12 +46,21 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RabbitNode]:
     """One bare RabbitMQ for all tests of a module."""
+    async with one_node(backend, tmp_path_factory.mktemp("container")) as found:
+        yield found
+
+
+@asynccontextmanager
+async def one_node(
+    backend: str, directory: Path, options: Mapping[str, object] | None = None, folder: Path | None = None
+) -> AsyncIterator[RabbitNode]:
+    """One bare RabbitMQ on a backend; `directory` is for what a container needs, `folder` for files of the options."""
     if backend == "native":
-        async with rabbit_nodes(["rabbit"]) as nodes:
+        async with rabbit_nodes(["rabbit"], options=options) as nodes:
             yield nodes["rabbit"]
         return
     ports = Ports()
-    container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), tmp_path_factory.mktemp("container"))
+    container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), directory, options, folder)
     try:
         await container.start()
         yield container

@@ -13,13 +13,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.integration.conftest import one_node
 from tests.integration.test_access import EDGES, LAYOUT
 from tests.support.brokers import PERIOD_S, Process
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, CertificateRefused, Publisher, Subscriber
 from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.preparing import Access
-from tidegate_brokers.embedded.nodes import RabbitNode, management_url, rabbit_nodes
+from tidegate_brokers.embedded.nodes import RabbitNode, management_url
 from tidegate_brokers.embedded.ports import Ports
 from tidegate_brokers.errors import EX_CONFIG
 
@@ -77,7 +78,7 @@ def make_authority(directory: Path, *entries: str) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secured]:
+async def secured(backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secured]:
     directory = tmp_path_factory.mktemp("tls")
     make_authority(directory / "tls", "rabbit=localhost")
     make_authority(directory / "wrong", "rabbit=localhost")
@@ -92,8 +93,8 @@ async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
         options |= {f"{part}.{option}": certificates / file for option, file in files.items()}
     options |= {"management.ssl.port": ports["https"], "prometheus.ssl.port": ports["prometheus"]}
     # The test itself looks at RabbitMQ without TLS; brokers and clients are not given those addresses.
-    async with rabbit_nodes(["rabbit"], options=options) as nodes:
-        found = Secured(directory, nodes["rabbit"], ports)
+    async with one_node(backend, directory / "container", options, certificates) as node:
+        found = Secured(directory, node, ports)
         found.access.write()
         async with httpx.AsyncClient(base_url=management_url(found.node), timeout=60, trust_env=False) as http:
             for name in NAMES:

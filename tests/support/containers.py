@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,11 @@ def docker_problem() -> str | None:
 class ContainerNode:
     """A `RabbitNode` that runs in a container; stopped and started again, it keeps its data and ports."""
 
-    def __init__(self, name: str, ports: NodePorts, password: str, directory: Path) -> None:
+    def __init__(
+        self, name: str, ports: NodePorts, password: str, directory: Path,
+        options: Mapping[str, object] | None = None, folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`options` of RabbitMQ, beside ours; `folder` is seen inside by the same path, for files that they name."""
         self.name = name
         self.host = "127.0.0.1"
         self.amqp_port = ports.amqp
@@ -42,7 +47,9 @@ class ContainerNode:
         self.user = USER
         self.password = password
         self.configuration = directory / name / "rabbitmq.conf"
-        self._container = self._describe(ports, directory)
+        self._container = self._describe(ports, directory, options or {})
+        if folder is not None:
+            self._container.with_volume_mapping(str(folder), str(folder), "ro")
         self._created = False
 
     async def start(self) -> None:
@@ -75,10 +82,10 @@ class ContainerNode:
         out, err = self._container.get_logs()
         return (out + err).decode(errors="replace")
 
-    def _describe(self, ports: NodePorts, directory: Path) -> DockerContainer:
+    def _describe(self, ports: NodePorts, directory: Path, more: Mapping[str, object]) -> DockerContainer:
         files = directory / self.name
         files.mkdir(parents=True)
-        options = {
+        options: dict[str, object] = {
             "listeners.tcp.1": f"{self.host}:{ports.amqp}",
             "management.tcp.ip": self.host,
             "management.tcp.port": ports.management,
@@ -90,7 +97,8 @@ class ContainerNode:
             "collect_statistics_interval": 1000,
             "disk_free_limit.absolute": "50MB",
         }
-        self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in options.items()))
+        lines = (options | dict(more)).items()
+        self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in lines))
         (files / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
         node = f"{self.name}@localhost"
         erlang = f"-sname {node} -start_epmd false -erl_epmd_port {ports.distribution}"
