@@ -73,6 +73,7 @@ from .machine import (
     ReplyAddress,
     ReplyReceived,
     Send,
+    ServerSeen,
     SetTimer,
     Started,
     StopRequested,
@@ -115,6 +116,7 @@ class EdgeAgent:
         self._deleting: dict[str, list[ReplyAddress]] = {}
         self._doubted: dict[str, Subscription | None] = {}
         self._hello_id: str | None = None
+        self._server_there = True
 
     @property
     def outputs(self) -> tuple[Subscription, ...]:
@@ -160,6 +162,9 @@ class EdgeAgent:
                 self._failed(action, problem)
             case AlarmsSeen(raised):
                 self._operations.alarms_seen(raised)
+                self._hello()
+            case ServerSeen(there):
+                self._server_there = there
                 self._hello()
             case StopRequested():
                 self._context.stopping = True
@@ -211,8 +216,14 @@ class EdgeAgent:
     def _hello(self) -> None:
         if self._context.stopping:
             return
+        if self._server_there:
+            self._hello_id = self._context.request(self._greeting())
+        # Otherwise silent: without its RabbitMQ it gets nobody, and those who can't reach it are placed elsewhere.
+        self._context.do(SetTimer(HELLO_TIMER, self._period_s))
+
+    def _greeting(self) -> EdgeHello:
         config = self.config
-        hello = EdgeHello(
+        return EdgeHello(
             edge=config.edge,
             cluster=config.cluster,
             client_url=config.client_url,
@@ -225,8 +236,6 @@ class EdgeAgent:
             pause_version=self._context.pause_version,
             alarms=self._context.alarms[:ALARMS_MAX],
         )
-        self._hello_id = self._context.request(hello)
-        self._context.do(SetTimer(HELLO_TIMER, self._period_s))
 
     def _answered(self, request_id: str, message: ControlMessage) -> None:
         if request_id != self._hello_id:

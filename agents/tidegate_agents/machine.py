@@ -166,6 +166,13 @@ class AlarmsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """This broker's own RabbitMQ has gone, or is there again and set up."""
+
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The process is about to end: say goodbye and start nothing new. RabbitMQ goes on without it."""
 
@@ -187,6 +194,7 @@ Event = (
     | MarkerPublished
     | FenceArrived
     | AlarmsSeen
+    | ServerSeen
     | StopRequested
 )
 

@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from aiormq.abc import AbstractChannel, AbstractConnection
 from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelClosed
 
-from tidegate_agents.machine import Action, ActionFailed, Event, Started
+from tidegate_agents.machine import Action, ActionFailed, Event, ServerSeen, Started
 
 from .amqp import BACKOFF_FIRST_S, BACKOFF_MAX_S, ConnectionKeeper, lost_by_connection
 from .errors import BrokerError, RabbitError, RabbitUnreachable
@@ -145,9 +145,8 @@ class PlaneWorker:
             await self._plane.assert_all(channel, self._management)
         self.problem = self._error = None
         self.asserted.set()
-        if not self._announced:
-            self._announced = True
-            self._post(self._started)
+        self._post(ServerSeen(True) if self._announced else self._started)
+        self._announced = True
         loop = asyncio.get_running_loop()
         routine_due = loop.time() + self._routine_every_s
         while not any(one.is_closed for one in channels) and self._connection is connection:
@@ -241,3 +240,5 @@ class PlaneWorker:
         self.asserted.clear()
         self._metrics.connected.labels(CONNECTION).set(0)
         self._wake.set()
+        if self._announced:
+            self._post(ServerSeen(False))

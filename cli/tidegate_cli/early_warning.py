@@ -42,7 +42,8 @@ class Watch:
         sequence = message.sequence
         assert sequence is not None, "the demo's publishers number their messages"
         self.seen[sequence] += 1
-        self.out_of_order += sequence < self.last
+        # What is fetched from an edge that was away is known to be older, and says so.
+        self.out_of_order += sequence < self.last and not message.collected
         self.last = max(self.last, sequence)
         self.recent_s.append(message.age_s or 0.0)
 

@@ -20,6 +20,7 @@ from tidegate_agents.machine import (
     OutputsListed,
     ReplyAddress,
     ReplyReceived,
+    ServerSeen,
     SetTimer,
     Started,
     StopRequested,
@@ -210,6 +211,17 @@ def test_stopping_says_goodbye_and_no_hello_follows() -> None:
     edge = Edge()
     assert sent(edge.give(StopRequested()), EdgeGoodbye, "h")
     assert edge.give(TimerFired("hello")) == []
+
+
+def test_without_its_rabbitmq_it_is_silent_and_says_hello_as_soon_as_that_is_back() -> None:
+    """Its head would otherwise hold it for alive, and those who can't reach it would never be placed elsewhere."""
+    edge = Edge(subscription())
+    assert not sent(edge.give(ServerSeen(False)), EdgeHello, "h")
+    still = edge.give(TimerFired("hello"))
+    assert not sent(still, EdgeHello, "h")
+    assert [timer.name for timer in of(still, SetTimer)] == ["hello"]
+    assert sent(edge.give(ServerSeen(True)), EdgeHello, "h")
+    assert sent(edge.give(TimerFired("hello")), EdgeHello, "h")
 
 
 def test_a_message_that_is_not_for_an_edge_is_refused_and_counted() -> None:
