@@ -31,6 +31,8 @@ COLUMN_IN, ROW_IN = 0.85, 0.36
 LINES_MAX = 12
 """Lines named in a legend."""
 DOTS_PER_IN = 80
+RATE_MIN_S = 20.0
+"""Four times what deploy/prometheus has for `scrape_interval`: what Grafana makes of `$__rate_interval` at least."""
 ROWS_MAX = 9
 """Rows of a table."""
 COLOURS = {"green": "#56A64B", "red": "#E02F44", "blue": "#3274D9", "transparent": "#808080"}
@@ -293,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for file in sorted(DIRECTORY.glob("*.json")):
         broker = given.broker if file.stem == "broker" else ".*"
         variables = {"cluster": ".*", "topic": ".*", "broker": broker}
-        window = Window(given.prometheus, end_s - given.minutes * 60, end_s, step_s, variables, f"{4 * step_s:.0f}s")
+        rate = f"{max(4 * step_s, RATE_MIN_S):.0f}s"
+        window = Window(given.prometheus, end_s - given.minutes * 60, end_s, step_s, variables, rate)
         draw(file.stem, window, given.out / f"{file.stem}.png")
 
 

@@ -137,9 +137,10 @@ class Prometheus:
         except httpx.TransportError:
             return False
 
-    async def value(self, query: str) -> float:
-        """The first value of a query now; 0 where there is none."""
-        found = (await self.ask("query", query=query))["result"]
+    async def value(self, query: str, time_s: float | None = None) -> float:
+        """The first value of a query, now or then; 0 where there is none."""
+        when = {} if time_s is None else {"time": time_s}
+        found = (await self.ask("query", query=query, **when))["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
     async def close(self) -> None:

@@ -1,7 +1,6 @@
 """Dashboards and alerts on a real Prometheus that scrapes a real cluster while a burst is on and somebody is moved.
 
-Every query of every panel runs and returns data, or is listed here with the reason why it may be empty; every rule is
-evaluated without an error; and nothing is called in that went as it should.
+What must hold of it is in `tests/support/observing.py`, because it must hold of Docker's cluster, too.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,8 +16,9 @@ import pytest
 import pytest_asyncio
 
 from deploy.grafana import draw
-from tests.support.dashboards import NAMES, Target, all_targets, panels
-from tests.support.prometheus import PROMETHEUS, RABBITMQ, Prometheus, Scraped, alerts, metrics_in, prometheus
+from tests.support.dashboards import NAMES, panels
+from tests.support.observing import Seen, check_calls, check_names, check_panels, check_rules
+from tests.support.prometheus import Prometheus, Scraped, prometheus
 from tests.support.waiting import eventually
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import TelemetrySpec, Topology
@@ -35,35 +34,13 @@ AWAITED = {
     "what came of it": "sum(increase(tidegate_prediction_error_ratio_count[20s]))",
 }
 """The burst goes on until then."""
-RATE = "10s"
+SCRAPE_S = 1.0
 SOURCE = "north"
 """The edge that the story overloads."""
 WIDE_BYTES_PER_S, MATCHING_PER_S = 1e6, 1e4
 
-MAY_BE_EMPTY = {
-    "malformed:": "no control message was malformed",
-    "not sent:": "every control message could be sent",
-    "refused:": "no request was refused",
-    "action refused:": "RabbitMQ refused nothing",
-    "opened again:": "no connection was lost",
-    "Alerts that fire": "none does where all goes well",
-    "Why nobody was moved": "somebody was moved at the first attempt",
-}
-"""By the beginning of a line's name, or by the title of a panel."""
 DRAWN = ("cluster", "deadlines")
 """Together they have panels of every kind."""
-ABSENT = {"rabbitmq_alarms_file_descriptor_limit": "RabbitMQ 4 has no such limit any more"}
-CALLED = {"TidegateDeadlineInDanger", "TidegateDeadlineMissed"}
-"""Alerts that a slow machine may raise in a burst; all others mean that something is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A Prometheus that has seen the story."""
-
-    prometheus: Prometheus
-    began_s: float
-    ended_s: float
 
 
 def topology() -> Topology:
@@ -107,7 +84,7 @@ async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
             await scenario.settle()
             assert scenario.outcome().complete
             # The last step of a query is up to one second before its end.
-            yield Seen(asked, began_s, time.time() + 1.0)
+            yield Seen(asked, began_s, time.time() + SCRAPE_S, SOURCE, SCRAPE_S)
 
 
 async def positive(asked: Prometheus, query: str) -> bool:
@@ -125,44 +102,20 @@ async def test_every_target_is_up(seen: Seen) -> None:
     assert {one["metric"]["broker"] for one in found if one["value"][1] == "1"} == {story.HEAD, *story.EDGES}
 
 
-async def rows_of(seen: Seen, target: Target) -> int:
-    """How many lines a query has over the whole story."""
-    query = target.resolved(broker=SOURCE if target.dashboard == "broker" else ".*", rate=RATE)
-    window = {"start": seen.began_s, "end": seen.ended_s, "step": 1.0}
-    data = await seen.prometheus.ask("query_range", query=query, **window)
-    return sum(any(value != "NaN" for _, value in one["values"]) for one in data["result"])
-
-
 async def test_every_query_of_every_panel_returns_data(seen: Seen) -> None:
-    counts = [(target, await rows_of(seen, target)) for target in all_targets()]
-    empty = [(target.panel, target.legend, target.expr) for target, count in counts if not count]
-    unexplained = [
-        one for one in empty if not any(one[0] == known or one[1].startswith(known) for known in MAY_BE_EMPTY)
-    ]
-    assert unexplained == []
-    print(f"{len(all_targets())} queries, {len(empty)} empty: {[one[:2] for one in empty]}")
+    await check_panels(seen)
 
 
 async def test_every_rule_is_evaluated_and_has_something_to_look_at(seen: Seen) -> None:
-    groups = (await seen.prometheus.ask("rules"))["groups"]
-    rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
-    assert rules.keys() == {alert["alert"] for alert in alerts()}
-    assert {name: rule.get("lastError") for name, rule in rules.items() if rule["health"] != "ok"} == {}
-    for alert in alerts():
-        for metric in metrics_in(alert["expr"]) - ABSENT.keys():
-            assert await seen.prometheus.value(f"count({metric})") > 0.0, f"{alert['alert']}: {metric}"
+    await check_rules(seen)
 
 
 async def test_nobody_is_called_while_all_goes_well(seen: Seen) -> None:
-    query = 'max_over_time(ALERTS{alertstate="firing"}[2m])'
-    fired = {one["metric"]["alertname"] for one in (await seen.prometheus.ask("query", query=query))["result"]}
-    assert fired <= CALLED
+    await check_calls(seen)
 
 
 async def test_what_is_said_to_be_rabbitmq_s_is(seen: Seen) -> None:
-    names = set(await seen.prometheus.ask("label/__name__/values"))
-    assert RABBITMQ - ABSENT.keys() <= names
-    assert PROMETHEUS - {"ALERTS"} <= names
+    await check_names(seen)
 
 
 async def test_figures_agree_with_what_happened(seen: Seen) -> None:
@@ -178,7 +131,7 @@ async def test_figures_agree_with_what_happened(seen: Seen) -> None:
 async def test_dashboards_can_be_drawn(seen: Seen, tmp_path: Path) -> None:
     for name in DRAWN:
         variables = {"cluster": ".*", "topic": ".*", "broker": ".*"}
-        window = draw.Window(seen.prometheus.url, seen.began_s, seen.ended_s, 1.0, variables, RATE)
+        window = draw.Window(seen.prometheus.url, seen.began_s, seen.ended_s, seen.scrape_s, variables, seen.rate)
         await asyncio.to_thread(draw.draw, name, window, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").stat().st_size > 20_000
     kinds = {name: {panel["type"] for panel in panels(name)} for name in NAMES}

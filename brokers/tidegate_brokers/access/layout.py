@@ -4,6 +4,7 @@
     name = "coast-head"
     cluster = "coast"
     host = "rabbit-1"               # of its RabbitMQ, as other brokers reach it
+    process_host = "machine-1"      # of its process, as Prometheus reaches it; its name if this is left out
 
     [[link]]                        # heads form a tree
     between = ["coast-head", "inland-head"]
@@ -74,6 +75,8 @@ class _Place(Options):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """None: RabbitMQ's own, 5672, or 5671 with TLS."""
     vhost: str = "/"
+    process_host: str | None = None
+    """Where Prometheus reaches its process; None: at its name."""
 
 
 class HeadPlace(_Place):

@@ -7,6 +7,7 @@
     DIR/PERSON/url                 the address of the first head, with password, as clients reach it
     DIR/PERSON/url-inside          the same as brokers reach it
     DIR/SECRET/password            for something that is not RabbitMQ
+    DIR/prometheus/JOB.json        for Prometheus (file_sd_configs): every process, every RabbitMQ, and whose they are
 
 What always holds: nothing is written before everything was checked, so that a setting that does not fit leaves no half
 of a cluster; a password that an operator chose is taken only if it is worth the name; no password is ever logged.
@@ -35,6 +36,8 @@ PASSWORD_LENGTH_MIN: Final = 12
 MEMORY_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}RABBITMQ_MEMORY"
 """The limit of a RabbitMQ's container, as Docker writes it."""
 UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+PROMETHEUS: Final = "prometheus"
+"""The folder with what Prometheus is to look at."""
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
 """RabbitMQ reads as another user; there are only hashes in it."""
@@ -78,9 +81,12 @@ class Access:
     def write(self, owner: int | None = None) -> list[Path]:
         """Check everything, then write everything; `owner` is the user that broker processes run as."""
         files: list[tuple[Path, str, int]] = []
+        scraped: dict[str, list[dict[str, Any]]] = {"tidegate": [], "rabbitmq": []}
         for place in self._layout.places:
             values = self._head(place) if isinstance(place, HeadPlace) else self._edge(place)
-            load_values(HeadConfig if isinstance(place, HeadPlace) else EdgeConfig, values, self._environ)
+            config = load_values(HeadConfig if isinstance(place, HeadPlace) else EdgeConfig, values, self._environ)
+            scraped["tidegate"].append(self._scraped(place, place.process_host or place.name, config.http_port))
+            scraped["rabbitmq"].append(self._scraped(place, place.host, PROMETHEUS_PORTS[self._web]))
             folder, accounts = self._directory / place.name, self._layout.accounts(place)
             first = exchange_definitions(place.vhost, accounts)
             second = account_definitions(place.vhost, accounts, self._passwords)
@@ -100,6 +106,9 @@ class Access:
             (self._directory / secret.name / "password", self._passwords[secret.name] + "\n", PUBLIC)
             for secret in self._layout.secret
         ]
+        for job, targets in scraped.items():
+            text = json.dumps(targets, indent=2) + "\n"
+            files.append((self._directory / PROMETHEUS / f"{job}.json", text, PUBLIC))
         for file, text, mode in files:
             _write(file, text, mode, owner)
         return [file for file, _, _ in files]
@@ -169,6 +178,16 @@ class Access:
             ]
         # Clients are known by their passwords.
         return "\n".join([*lines, "ssl_options.verify = verify_none", ""])
+
+    @property
+    def _web(self) -> str:
+        return "http" if self._certificates is None else "https"
+
+    def _scraped(self, place: HeadPlace | EdgePlace, host: str, port: int) -> dict[str, Any]:
+        """A target of Prometheus, with the labels that dashboards and alerts go by."""
+        head, role = (place, "head") if isinstance(place, HeadPlace) else (self._layout.head_of(place), "edge")
+        labels = {"cluster": head.cluster, "broker": place.name, "role": role}
+        return {"targets": [f"{host}:{port}"], "labels": labels}
 
     def _head(self, head: HeadPlace) -> dict[str, Any]:
         user = broker_user(head.name)

@@ -20,6 +20,7 @@ from tidegate_brokers.settings import load_config
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "deploy" / "compose"
+JOBS = ("tidegate", "rabbitmq")
 SECRET = "hush-hush-hush"
 
 
@@ -76,6 +77,22 @@ def test_the_layouts_of_compose_are_in_order_and_give_each_broker_what_it_needs(
         assert "guest" not in [user["name"] for user in accounts["users"]]
         known = {user["name"] for user in accounts["users"]}
         assert {right["user"] for right in accounts["permissions"]} == known
+
+
+@pytest.mark.parametrize(("certificates", "port"), [(None, 15692), ("/access/tls", 15691)])
+def test_prometheus_is_told_of_every_broker_there_is_and_no_other(
+    tmp_path: Path, certificates: str | None, port: int
+) -> None:
+    for files, brokers in ((["layout.toml", "layout-multi.toml"], 9), (["layout.toml"], 5)):
+        layout = Layout.load(*(COMPOSE / file for file in files))
+        Access(layout, tmp_path, {}, certificates).write()
+        found = {job: json.loads((tmp_path / "prometheus" / f"{job}.json").read_text()) for job in JOBS}
+        assert {job: len(targets) for job, targets in found.items()} == dict.fromkeys(JOBS, brokers)
+    labels = {"cluster": "main", "broker": "edge-1", "role": "edge"}
+    assert {"targets": ["edge-1:15781"], "labels": labels} in found["tidegate"]
+    assert {"targets": [f"edge-1-rabbitmq:{port}"], "labels": labels} in found["rabbitmq"]
+    head = {"cluster": "main", "broker": "head", "role": "head"}
+    assert {"targets": ["head:15780"], "labels": head} in found["tidegate"]
 
 
 def test_passwords_are_made_once_and_kept(tmp_path: Path) -> None:
