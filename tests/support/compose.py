@@ -6,6 +6,9 @@ import asyncio
 import json
 import os
 import secrets
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -84,14 +87,41 @@ class Project:
         return int(self.settings[variable])
 
     async def kill(self, service: str) -> None:
-        """End everything in a container at once, as a crash would; `docker kill` would count as a wish to stop it."""
-        before = await self._started(service)
+        """`docker compose kill`: Docker takes it as a wish, and leaves the container down."""
+        await self.compose("kill", service)
+        assert not await self.started(service)
+
+    async def crash(self, service: str) -> None:
+        """End everything in a container from within, and wait until Docker has started it again."""
+        before = await self.started(service)
         await self.compose("exec", "-T", service, "sh", "-c", "kill -9 -1", check=False)
+        await self.started_again(service, before)
 
-        async def started_again() -> bool:
-            return await self._started(service) not in (before, "")
+    async def started_again(self, service: str, before: str) -> None:
+        """Wait until somebody has started it after `before`."""
 
-        await eventually(started_again, f"{service} is started again")
+        async def again() -> bool:
+            return await self.started(service) not in (before, "")
+
+        await eventually(again, f"{service} is started again")
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[None]:
+        """deploy/compose/keeper.sh, running meanwhile."""
+        process = await asyncio.create_subprocess_exec(
+            ROOT / "deploy" / "compose" / "keeper.sh",
+            env=os.environ | self.settings,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert f"watching over {self.name}" in (await process.stdout.readline()).decode()
+            yield
+        finally:
+            # The pipe's other end, too.
+            os.killpg(process.pid, signal.SIGTERM)
+            await process.wait()
 
     async def healthy(self, *services: str) -> None:
         """Wait until containers say so."""
@@ -117,7 +147,8 @@ class Project:
             found += out.split()
         return found
 
-    async def _started(self, service: str) -> str:
+    async def started(self, service: str) -> str:
+        """When its container was started; empty where it does not run."""
         _, container, _ = await self.compose("ps", "-aq", service, check=False)
         if not container.strip():
             return ""
