@@ -31,7 +31,7 @@ ROWS: Rows = (
             ),
             number(
                 "Messages held",
-                "Ready and unacknowledged, in all queues and streams.",
+                "Ready and unacknowledged, in all queues and streams; what grows on a head is its telemetry.",
                 "short",
                 f"sum(rabbitmq_queue_messages{{{OF_BROKERS}}})",
             ),
@@ -115,7 +115,7 @@ ROWS: Rows = (
             ),
             lines(
                 "Waiting and in flight",
-                "Ready; dashed: unacknowledged.",
+                "Ready; dashed: unacknowledged. A head's include its telemetry, which waits for nobody.",
                 "short",
                 [
                     q(f"sum by (broker) (rabbitmq_queue_messages_ready{{{OF_BROKERS}}})", "{{broker}}"),
