@@ -54,7 +54,7 @@ def command() -> None:
 @_tls_option
 @click.option("--owner", type=int, metavar="UID", help="User that broker processes run as, if it is not this one.")
 def prepare(files: tuple[Path, ...], directory: Path, certificates: str | None, owner: int | None) -> None:
-    """Make passwords, where there are none yet, and write what each broker and its RabbitMQ read when they start.
+    """Make passwords, where there are none yet, and write what each broker, its RabbitMQ and Prometheus read.
 
     All settings of brokers in the environment (TIDEGATE_HEAD_…, TIDEGATE_EDGE_…) are checked before anything is
     written. A password is chosen with TIDEGATE_PASSWORD_<USER> or TIDEGATE_PASSWORD_<USER>_FILE; otherwise it is made
