@@ -58,6 +58,7 @@ _WORDS: Final = (
     ("is used again", "operator"),
     ("in session", "in-session"),
     ("in a session", "in-session"),
+    ("stabilizing after a session", "stabilizing"),
     ("is overloaded and sends it", "overloaded"),
     ("not known well enough", "not-known-yet"),
     ("this session has ended", "session-over"),
