@@ -13,7 +13,14 @@ from typing import Final
 
 from tests.support.dashboards import Target, all_targets
 from tests.support.prometheus import PROMETHEUS, RABBITMQ, Prometheus, alerts, metrics_in
+from tests.support.waiting import eventually
 
+AWAITED: Final = {
+    "a move": 'sum(tidegate_migrations_ended_total{outcome="moved", clients="subscribers"})',
+    "the pause it made": "sum(increase(tidegate_migration_gap_seconds_count[%s]))",
+    "what came of it": "sum(increase(tidegate_prediction_error_ratio_count[%s]))",
+}
+"""What a burst ends in, sooner or later: only then is there something for every panel."""
 MAY_BE_EMPTY: Final = {
     "malformed:": "no control message was malformed",
     "not sent:": "every control message could be sent",
@@ -52,6 +59,16 @@ class Seen:
         return f"{self.ended_s - self.began_s:.0f}s"
 
 
+async def wait_for_outcome(prometheus: Prometheus, within: str) -> None:
+    """Return when Prometheus has seen what a burst ends in, `within` being a range of it."""
+    for what, query in AWAITED.items():
+
+        async def seen(query: str = query.replace("%s", within)) -> bool:
+            return await prometheus.value(query) > 0.0
+
+        await eventually(seen, f"Prometheus has seen {what}", 60)
+
+
 async def rows_of(seen: Seen, target: Target) -> int:
     """How many lines a query has over the whole time."""
     query = target.resolved(broker=seen.broker if target.dashboard == "broker" else ".*", rate=seen.rate)
@@ -66,7 +83,7 @@ async def check_panels(seen: Seen, may_be_empty: Mapping[str, str] = NOTHING) ->
     counts = [(target, await rows_of(seen, target)) for target in all_targets()]
     empty = [(target.panel, target.legend, target.expr) for target, count in counts if not count]
     unexplained = [one for one in empty if not any(one[0] == words or one[1].startswith(words) for words in known)]
-    assert unexplained == []
+    assert not unexplained, unexplained
     print(f"{len(counts)} queries, {len(empty)} empty: {[one[:2] for one in empty]}")
 
 
@@ -74,8 +91,9 @@ async def check_rules(seen: Seen) -> None:
     """Every rule is evaluated, and all that it looks at is there."""
     groups = (await seen.prometheus.ask("rules"))["groups"]
     rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
-    assert rules.keys() == {alert["alert"] for alert in alerts()}
-    assert {name: rule.get("lastError") for name, rule in rules.items() if rule["health"] != "ok"} == {}
+    assert rules.keys() == {alert["alert"] for alert in alerts()}, rules.keys()
+    failed = {name: rule.get("lastError") for name, rule in rules.items() if rule["health"] != "ok"}
+    assert not failed, failed
     for alert in alerts():
         for metric in metrics_in(alert["expr"]) - ABSENT.keys():
             query = f"count(last_over_time({metric}[{seen.lasted}]))"
@@ -85,8 +103,8 @@ async def check_rules(seen: Seen) -> None:
 async def check_names(seen: Seen) -> None:
     """What is said to be RabbitMQ's or Prometheus' own is."""
     names = set(await seen.prometheus.ask("label/__name__/values"))
-    assert RABBITMQ - ABSENT.keys() <= names
-    assert PROMETHEUS - {"ALERTS"} <= names
+    missing = (RABBITMQ - ABSENT.keys() | PROMETHEUS - {"ALERTS"}) - names
+    assert not missing, missing
 
 
 async def check_calls(seen: Seen) -> None:
@@ -94,4 +112,4 @@ async def check_calls(seen: Seen) -> None:
     query = f'max_over_time(ALERTS{{alertstate="firing"}}[{seen.lasted}])'
     found = (await seen.prometheus.ask("query", query=query, time=seen.ended_s))["result"]
     fired = {one["metric"]["alertname"] for one in found}
-    assert fired <= CALLED
+    assert fired <= CALLED, fired

@@ -22,7 +22,7 @@ import pytest_asyncio
 
 from tests.support.compose import BROKERS, EDGES, SERVICES, Project, build, run
 from tests.support.containers import docker_problem
-from tests.support.observing import Seen, check_calls, check_names, check_panels, check_rules
+from tests.support.observing import Seen, check_calls, check_names, check_panels, check_rules, wait_for_outcome
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber
@@ -139,6 +139,7 @@ async def loaded(project: Project) -> AsyncIterator[Loaded]:
         began_s = time.time()
         await project.compose("--profile", "load", "up", "load")
         words = (await project.logs("load")).splitlines()[-1]
+        await wait_for_outcome(prometheus, "2m")
         source = await prometheus.ask("query", query=SOURCE, time=time.time())
         broker = source["result"][0]["metric"]["broker"]
         yield Loaded(words, Seen(prometheus, began_s, time.time(), broker, SCRAPE_S))

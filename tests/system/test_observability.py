@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,9 +16,8 @@ import pytest_asyncio
 
 from deploy.grafana import draw
 from tests.support.dashboards import NAMES, panels
-from tests.support.observing import Seen, check_calls, check_names, check_panels, check_rules
+from tests.support.observing import Seen, check_calls, check_names, check_panels, check_rules, wait_for_outcome
 from tests.support.prometheus import Prometheus, Scraped, prometheus
-from tests.support.waiting import eventually
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.topology import TelemetrySpec, Topology
 from tidegate_cli import story
@@ -28,12 +26,6 @@ from tidegate_cli.early_warning import EarlyWarning
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.docker]
 
 STEADY_S, LONGEST_S = 3.0, 200.0
-AWAITED = {
-    "a move": 'sum(tidegate_migrations_ended_total{outcome="moved", clients="subscribers"})',
-    "the pause it made": "sum(increase(tidegate_migration_gap_seconds_count[20s]))",
-    "what came of it": "sum(increase(tidegate_prediction_error_ratio_count[20s]))",
-}
-"""The burst goes on until then."""
 SCRAPE_S = 1.0
 SOURCE = "north"
 """The edge that the story overloads."""
@@ -74,8 +66,8 @@ async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
                 await scenario.join()
                 await asyncio.sleep(STEADY_S)
                 scenario.shake()
-                for what, query in AWAITED.items():
-                    await eventually(partial(positive, asked, query), f"Prometheus has seen {what}", 60)
+                # The burst goes on until then.
+                await wait_for_outcome(asked, "20s")
             except AssertionError as error:
                 raise AssertionError(f"{error}; decisions: {await decisions(asked)}") from None
             finally:
@@ -85,10 +77,6 @@ async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
             assert scenario.outcome().complete
             # The last step of a query is up to one second before its end.
             yield Seen(asked, began_s, time.time() + SCRAPE_S, SOURCE, SCRAPE_S)
-
-
-async def positive(asked: Prometheus, query: str) -> bool:
-    return await asked.value(query) > 0.0
 
 
 async def decisions(asked: Prometheus) -> dict[str, str]:
