@@ -14,7 +14,8 @@ from typing import Final
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _STEAL: Final = 7
-_IDLE: Final = (3, 4)
+_FREE: Final = (1, 3, 4)
+"""Niced, idle, waiting for a disk: whatever runs at a lower priority steps aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class MachineUse:
     cpu_shares: dict[str, float]
     """By part: 1.0 is one core."""
     busy_share: float
-    """Of all cores together, by everybody on this machine."""
+    """Of all cores together, by everybody on this machine at usual priority."""
     steal_share: float
     """Of all cores together, what the host took away."""
 
@@ -47,7 +48,7 @@ def look(pids: Mapping[str, list[int]]) -> MachineState:
     except OSError:
         return MachineState(parts)
     ticks = [int(word) / _TICKS_PER_S for word in words[:8]]
-    idle_s = sum(ticks[at] for at in _IDLE)
+    idle_s = sum(ticks[at] for at in _FREE)
     return MachineState(parts, sum(ticks) - idle_s - ticks[_STEAL], idle_s, ticks[_STEAL])
 
 
