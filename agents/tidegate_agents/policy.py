@@ -172,9 +172,7 @@ class Trigger:
 
     def lacks(self, selection: Selection) -> bool:
         """Whether others should be asked: half of the help is enough only where there is time for another session."""
-        return (
-            selection.insufficient if self.urgent and selection.moves else not (selection.moves or selection.relieved)
-        )
+        return not selection.relieved and (self.urgent or not selection.moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +200,6 @@ class Selection:
     numbers: Mapping[str, float] = field(default_factory=dict)
     rejected: Mapping[str, str] = field(default_factory=dict)
     """`<pattern> to <broker>`, or a pattern alone, with the reason."""
-    insufficient: bool = False
-    """Whether the source would still be offered more than it carries, although one session may move more."""
 
 
 class Policy(Protocol):

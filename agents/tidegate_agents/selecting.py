@@ -178,11 +178,7 @@ class Selecting:
         where = "; ".join(f"{len(move.bundle.clients)} of {move.bundle.topic} to {move.target}" for move in self.moves)
         verdict = "out of OVERLOAD" if self.relieved else "relieved, but not out of OVERLOAD"
         reason = f"the source is predicted {verdict}: {where}"
-        uplink = utilizations(self.source)[Metric.UPLINK]
-        overrun = uplink is not None and uplink > 1.0 and self._left > 0
-        return Selection(
-            tuple(self.moves), reason, self.relieved, self.source, numbers, dict(self._rejected), insufficient=overrun
-        )
+        return Selection(tuple(self.moves), reason, self.relieved, self.source, numbers, dict(self._rejected))
 
     # Estimates
 

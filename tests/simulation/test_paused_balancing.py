@@ -25,7 +25,7 @@ def test_paused_it_moves_nobody_but_knows_whom_and_resumed_it_does_just_that() -
         {
             "pause": (20.0, PauseRequest(paused=True)),
             "paused": (40.0, OverviewRequest()),
-            "plan": (40.1, PlanRequest()),
+            "plan": (41.2, PlanRequest()),
             "resume": (42.0, PauseRequest(paused=False)),
             "end": (51.0, OverviewRequest()),
             "session": (51.0, ExplainRequest(about="b1~1~1")),

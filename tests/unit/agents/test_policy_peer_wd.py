@@ -163,13 +163,13 @@ def test_promises_of_earlier_moves_in_the_same_selection_count() -> None:
     assert len(chosen.moves) == 2
 
 
-def test_half_of_the_help_is_enough_only_if_the_backlog_stops_growing_or_there_is_time() -> None:
+def test_half_of_the_help_is_enough_only_if_there_is_time() -> None:
     queues = [queue(f"q{n}", f"t{n}", depth=1.0) for n in range(20)] + [queue("late", "t99", 10, 9.0)]
     seen = view(queues)
     urgent = replace(trigger_of(seen), urgent=True)
     half = select(seen, candidate("a", 7_500), candidate("b", 7_000))
     assert half.moves
-    assert half.insufficient, "19 of 21 stay on an uplink that carries 10"
+    assert not half.relieved, "19 of 21 stay on an uplink that carries 10"
     assert urgent.lacks(half)
     assert not replace(urgent, urgent=False).lacks(half), "another session may follow"
     enough = select(overloaded(), candidate("near"))
