@@ -159,7 +159,7 @@ class Standing:
         if not slot.alive:
             return [CancelTimer(timer), *self.start_report(report, head_url)]
         self.leaving[slot.number] = (report, head_url)
-        return [Detach(slot.number), SetTimer(f"{DETACH}{slot.number}", self.times.detach_s)]
+        return [Detach(slot.number, hurry=True), SetTimer(f"{DETACH}{slot.number}", self.times.detach_s)]
 
     def detached(self, number: int) -> Actions:
         left = self.leaving.pop(number, None)

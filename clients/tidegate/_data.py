@@ -32,8 +32,14 @@ class DataConnections:
         self._closed = runtime.signal()
 
     @asynccontextmanager
-    async def attach(self, address: Address, consumer: Consumer, on_lost: Callable[[], None]) -> AsyncIterator[Channel]:
-        """A consumer at `address` for as long as the context lasts."""
+    async def attach(
+        self, address: Address, consumer: Consumer, on_lost: Callable[[], None], in_hurry: Callable[[], bool]
+    ) -> AsyncIterator[Channel]:
+        """A consumer at `address` for as long as the context lasts.
+
+        `in_hurry` is asked at its end: if the consumer was the last one there, the connection goes without waiting for
+        what is still under way.
+        """
         key = str(address)
         channel: Channel | None = None
         async with self._gates.setdefault(key, Gate(self._runtime)):
@@ -55,9 +61,14 @@ class DataConnections:
                 if self._open.get(key) is connection:
                     del self._open[key]
                 self._closing += 1
-                await connection.close()
+                await connection.close(hurry=in_hurry())
                 self._closing -= 1
                 self._closed.set()
+
+    def is_alone(self, address: Address) -> bool:
+        """Whether the connection to `address` has no other consumer."""
+        connection = self._open.get(str(address))
+        return connection is not None and self._users.get(connection) == 1
 
     async def close(self) -> None:
         """Wait for the connections that are being closed. Their consumers have been told to leave before."""
@@ -90,13 +101,14 @@ class SlotConsumer:
         self._changed = runtime.signal()
         self._leave_by: float | None = None
         """When it is to be gone at the latest; None while it is to stay."""
+        self._hurry = False
         self._ended = False
 
     async def run(self, data: DataConnections, address: Address, consumer: Consumer) -> None:
         """Attach and stay until the channel is lost or `leave` was called."""
         lost: TidegateError | None = None
         try:
-            async with data.attach(address, consumer, self._changed.set) as channel:
+            async with data.attach(address, consumer, self._changed.set, lambda: self._hurry) as channel:
                 self._channel = channel
                 if self._leave_by is None:
                     self._on_attached()
@@ -110,13 +122,14 @@ class SlotConsumer:
                 # Everything is settled, and RabbitMQ reads the acknowledgements before the close: that it has closed
                 # is news to nobody, and comes late from an edge whose uplink is full.
                 self._end(lost)
-                if lost is None:
+                if lost is None and not (self._hurry and data.is_alone(address)):
                     await channel.close()
         except TidegateError as error:
             self._end(error)
 
-    def leave(self, patience_s: float) -> None:
-        """Have it end once everything it brought is settled, and after `patience_s` in any case."""
+    def leave(self, patience_s: float, *, hurry: bool = False) -> None:
+        """Have it end once everything it brought is settled, and after `patience_s` in any case; `hurry` as in `Detach`."""
+        self._hurry = hurry
         by = self._runtime.now() + patience_s
         self._leave_by = by if self._leave_by is None else min(by, self._leave_by)
         if self._channel is None:

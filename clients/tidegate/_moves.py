@@ -190,6 +190,9 @@ class Detach:
     """
 
     slot: int
+    hurry: bool = False
+    """Whether the queue goes with it: then what its edge has not sent yet only takes room on an uplink that may be
+    overloaded, and it is better not waited for. Acknowledgements that get lost by that lose nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,10 @@ class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
         """What still comes on `channel` is pika's business: it gives back what a cancelled consumer gets."""
         self._assemblies.pop(channel, None)
 
+    def abandon(self) -> None:
+        """Cut the connection: what is still under way is waited for by nobody."""
+        self._adapter_disconnect_stream()
+
     def _on_data_available(self, data_in: bytes) -> None:
         data = self._frame_buffer + data_in if self._frame_buffer else data_in
         offset, length = 0, len(data)

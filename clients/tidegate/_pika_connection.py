@@ -29,6 +29,8 @@ ORDERS_MAX: Final = 1_000
 """Orders that wait for a client; the oldest go first, and whoever gave them repeats what is not answered."""
 RPC_S: Final = 10.0
 CLOSE_S: Final = 3.0
+HURRY_S: Final = 0.05
+"""Enough to write that it is being closed; the answer may be seconds behind on a full uplink."""
 
 
 class PikaChannel:
@@ -315,10 +317,11 @@ class PikaConnection:
         await channel.attach(consumer)
         return channel
 
-    async def close(self) -> None:
+    async def close(self, *, hurry: bool = False) -> None:
         if self.pika.is_open:
             self.pika.close()
-            await self._ended.wait(CLOSE_S)
+            if not await self._ended.wait(HURRY_S if hurry else CLOSE_S) and hurry:
+                self.pika.abandon()
 
     def _failed(self, _: Any, error: BaseException) -> None:
         self._error = error

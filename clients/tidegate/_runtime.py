@@ -106,7 +106,9 @@ class Connection(Protocol):
         """Open a channel with this consumer, in one round trip. Deliveries may come before it returns."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self, *, hurry: bool = False) -> None:
+        """With `hurry`, what is under way to us is not waited for. What was written is sent all the same."""
+        ...
 
 
 class Task(Protocol):

@@ -100,9 +100,9 @@ _CAPABILITIES: Final[FieldTable] = {
 }
 
 
-def method(one: base.Frame) -> bytes:
-    """A method on the channel, as a frame."""
-    return frame.marshal(one, CHANNEL)
+def method(one: base.Frame, channel: int = CHANNEL) -> bytes:
+    """A method on the channel, or on that of the connection itself (0), as a frame."""
+    return frame.marshal(one, channel)
 
 
 def publication(exchange: str, key: str, properties: commands.Basic.Properties, body: bytes) -> bytes:

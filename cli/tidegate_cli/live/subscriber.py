@@ -218,8 +218,8 @@ class LeanSubscriber:
         match action:
             case Attach():
                 self._attach(action)
-            case Detach(slot):
-                self._detach(slot)
+            case Detach(slot, hurry):
+                self._detach(slot, hurry)
             case Release(items, surplus):
                 self._release(items, surplus)
             case Answer(to, message):
@@ -298,14 +298,21 @@ class LeanSubscriber:
             self.losses.append(problem)
             self.handle(AttachmentLost(attachment.slot, gone, problem))
 
-    def _detach(self, slot: int) -> None:
+    def _detach(self, slot: int, hurry: bool) -> None:
         attachment = self._attachments.pop(slot, None)
         if attachment is None:
             asyncio.get_running_loop().call_soon(self.handle, Detached(slot))
             return
         attachment.flush()
         attachment.given_up = attachment.detaching = True
-        if attachment.connection.is_up:
+        if hurry:
+            # As the SDK does: what waits at the old edge is of no use any more.
+            attachment.detaching = False
+            if attachment.connection.is_up:
+                leave = commands.Connection.Close(reply_code=200, reply_text="moved", class_id=0, method_id=0)
+                attachment.connection.write(method(leave, channel=0))
+            attachment.connection.close()
+        elif attachment.connection.is_up:
             close = commands.Channel.Close(reply_code=200, reply_text="moved", class_id=0, method_id=0)
             attachment.connection.write(method(close))
         else:
