@@ -46,6 +46,7 @@ from .config import ATTEMPTS_MAX
 from .detector import Detector
 from .edge_context import EdgeContext
 from .machine import CancelTimer, Decision, ReplyAddress, SetTimer
+from .metrics import Metric
 from .operations_parts import outcome_numbers, predicted_numbers, trigger_numbers
 from .pie import PieTable
 from .policy import LoadView, Policy, Selection, Trigger
@@ -151,7 +152,11 @@ class EdgeBalancing:
         context = self._context
         if context.stopping or context.draining or context.alarms or self._detector.samples == 0:
             return LoadState.NOT_AVAILABLE
-        return self._detector.assessment.state
+        assessment = self._detector.assessment
+        if assessment.overloaded_metrics == (Metric.QUEUE_DEPTH,) and not self._detector.uplink_limits:
+            # The uplink has room: what waits there waits for something else, and would not wait longer for more.
+            return LoadState.HIGH
+        return assessment.state
 
     @property
     def doing(self) -> str:

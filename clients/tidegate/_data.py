@@ -128,7 +128,7 @@ class SlotConsumer:
             self._end(error)
 
     def leave(self, patience_s: float, *, hurry: bool = False) -> None:
-        """Have it end once everything it brought is settled, and after `patience_s` in any case. `hurry`: see `Detach`."""
+        """Have it end once everything it brought is settled, or after `patience_s`. `hurry` is that of `Detach`."""
         self._hurry = hurry
         by = self._runtime.now() + patience_s
         self._leave_by = by if self._leave_by is None else min(by, self._leave_by)
