@@ -349,11 +349,15 @@ class Migrations:
         migration = self._running.get(message.migration)
         if migration is None and self._too_early(message):
             return  # it says so again, and by then we know more
-        if migration is not None or not self._in_vain(message):
-            self._context.reply(reply_to, MigrationAck(migration=message.migration))
-        if migration is not None:
+        if migration is None:
+            self._late(message)
+        else:
             self._follow(migration, message)
-            return
+        if not self._in_vain(message):
+            self._context.reply(reply_to, MigrationAck(migration=message.migration))
+
+    def _late(self, message: MigrationReport) -> None:
+        """A report about a migration that is over here, or was never known."""
         moved = self._finished.get(message.migration)
         other = self.of(message.subscriber, message.pattern)
         leaving = None if other is None else self._running[other].old
@@ -370,13 +374,16 @@ class Migrations:
         return unheard and context.now - context.started_s < context.config.adopt_grace_s
 
     def _in_vain(self, message: MigrationReport) -> bool:
-        """Whether we would forget in a crash what we are told: that a client has left our cluster, and a place there on
-        an edge that has not told yet what it holds. It is to say so again.
+        """Whether we would forget in a crash what we are told: that a client has left our cluster, and a place there
+        that is still to be removed, or is on an edge that has not told yet what it holds. It is to say so again.
         """
-        edges = self._context.registry.edges
-        left = edges.get(message.other_edge or "")
-        gone = message.stage is MigrationStage.MOVED and message.edge not in edges
-        return gone and left is not None and not left.settled
+        registry = self._context.registry
+        left = registry.edges.get(message.other_edge or "")
+        if message.stage is not MigrationStage.MOVED or message.edge in registry.edges or left is None:
+            return False
+        old = (left.name, (message.subscriber, message.other_number or 0))
+        removing = old in self._removals or self._removals.is_discarded(old)
+        return not left.settled or (removing and registry.get(*old) is not None)
 
     def _follow(self, migration: _Migration, message: MigrationReport) -> None:
         place = migration.place

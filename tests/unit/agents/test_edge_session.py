@@ -440,6 +440,16 @@ def load_of(driver: EdgeDriver) -> b.BrokerLoad:
     return reply.load
 
 
+def test_an_edge_whose_uplink_has_room_can_help_whatever_waits_there() -> None:
+    """A queue past its threshold that no move would help: nor would it wait longer if others came."""
+    capacity = b.Capacity(uplink_bytes_per_s=1_000_000.0)
+    one_second = subscription().model_copy(update={"deadline_us": 1_000_000})
+    driver = EdgeDriver("e", [one_second], capacity, balancing=AT_ONCE)
+    for _ in range(3):
+        driver.sample([SubscriptionSample("out.s.0", "a", 10, 10, 5_000, 4, 0.4, 100)])
+    assert load_of(driver).state is LoadState.HIGH
+
+
 def test_a_target_tells_its_load_and_is_busy_until_the_session_shows() -> None:
     driver = target()
     load = load_of(driver)

@@ -488,3 +488,19 @@ def test_that_a_client_has_left_the_cluster_is_acknowledged_when_its_old_edge_ha
     record.settled = True
     cluster.ask(report(MOVED, ("f1", 5), ("e1", 0)))
     assert cluster.replies == [MigrationAck(migration="h~6~m9")]
+
+
+def test_that_a_client_has_left_the_cluster_is_acknowledged_when_its_old_queue_is_gone() -> None:
+    """Until then a crash would make us forget that nobody uses it."""
+    cluster = restarted()
+    cluster.period(5.0)
+    cluster.mute = {OutputRemove}
+    cluster.agent._removals.discard("e1", ("s", 0))
+    cluster.replies.clear()
+    cluster.ask(report(MOVED, ("f1", 5), ("e1", 0)))
+    assert cluster.replies == []
+    cluster.mute = set()
+    cluster.fire("remove e1 s 0", 2.0)
+    cluster.replies.clear()
+    cluster.ask(report(MOVED, ("f1", 5), ("e1", 0)))
+    assert cluster.replies == [MigrationAck(migration="h~6~m9")]
