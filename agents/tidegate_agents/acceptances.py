@@ -42,7 +42,7 @@ from tidegate_protocol.balancing import (
     SessionNotice,
     SessionPhase,
 )
-from tidegate_protocol.messages import ControlMessage, LoadState, RefusalReason
+from tidegate_protocol.messages import ControlMessage, LoadState, RefusalReason, Subscription
 from tidegate_protocol.names import marker_pattern
 
 from .config import HOP_WAIT_SHARE, REPLIES_JOINED_MAX
@@ -129,7 +129,12 @@ class _Ended:
 class _Doubt:
     """A place that was kept without knowing whether its client has come."""
 
-    request: AcceptRequest
+    head: str
+    """The one it was to come from."""
+    subscriber: str
+    pattern: str
+    left: tuple[str, int] | None = None
+    """If it is served from there, it has not come. None where being anywhere else says as much."""
     attempts: int = 0
     request_id: str | None = None
 
@@ -276,7 +281,9 @@ class Acceptances:
         context.promises.promise(message.migration, message.edge, message.load)
         # Needed before the place is, so that waiting for its routes is waiting for those of the markers too.
         context.routes.need(message.edge, message.marker)
-        terms = message.subscription.model_copy(update={"origin": message.head})
+        number = None if message.source is None else message.subscription.number
+        origin = {"origin": message.head, "origin_edge": message.source, "origin_number": number}
+        terms = message.subscription.model_copy(update=origin)
         self._preparations.start(
             message.migration, message.edge, terms, message.marker, self._prepared, everywhere=True
         )
@@ -439,8 +446,24 @@ class Acceptances:
         place = (reply.edge, (message.subscription.subscriber, reply.number))
         self._remember(migration, _Ended((place,), kept=True))
         if len(self._doubts) < DOUBTS_MAX:
-            self._doubts[migration] = _Doubt(message)
+            self._doubts[migration] = _Doubt(message.head, *_client(message.subscription))
             self._ask_place(migration)
+
+    def guest_in_doubt(self, head: str, key: Key) -> None:
+        """Both we and the head it came from have a place of this client. That may be because both of us were restarted
+        before it came: then nobody knows any more that it was expected.
+        """
+        context = self._context
+        used = (context.granted, context.reserved, context.abandoned)
+        for edge in sorted(context.registry.holders(key)):
+            place, known = (edge, key), context.registry.get(edge, key)
+            if known is None or known.origin != head or known.origin_edge is None or known.origin_number is None:
+                continue
+            name = f"guest {edge} {key[0]} {key[1]}"
+            if len(self._doubts) < DOUBTS_MAX and name not in self._doubts and not any(place in p for p in used):
+                self._remember(name, _Ended((place,), kept=True))
+                self._doubts[name] = _Doubt(head, *_client(known), (known.origin_edge, known.origin_number))
+                self._ask_place(name)
 
     # Leaving right after coming
 
@@ -479,11 +502,10 @@ class Acceptances:
 
     def _ask_place(self, migration: str) -> None:
         doubt, context = self._doubts[migration], self._context
-        subscription = doubt.request.subscription
-        message = PlaceRequest(subscriber=subscription.subscriber, pattern=subscription.pattern)
+        message = PlaceRequest(subscriber=doubt.subscriber, pattern=doubt.pattern)
         doubt.attempts += 1
         context.drop_request(doubt.request_id)
-        doubt.request_id = context.request(doubt.request.head, message, "doubt", migration)
+        doubt.request_id = context.request(doubt.head, message, "doubt", migration)
         context.set_timer(f"doubt {migration}", context.config.balancing.migration_timeout_s)
 
     def _place_told(self, migration: str, message: ControlMessage) -> None:
@@ -494,7 +516,10 @@ class Acceptances:
         if message.edge is None or message.migration is not None:
             return
         ended = self._ended.get(migration, _Ended())
-        elsewhere = ended.kept and message.edge not in self._context.registry.edges
+        elsewhere = message.edge not in self._context.registry.edges
+        if doubt.left is not None:
+            elsewhere = doubt.left == (message.edge, message.number)
+        elsewhere = elsewhere and ended.kept
         if elsewhere and not self._vacated(ended.places):
             return  # the timer asks again
         self._resolve(migration)
@@ -530,8 +555,7 @@ class Acceptances:
             self._preparations.taken(migration)
             context.guest_came(message.head, acceptance.started_s)
             context.promises.keep(migration, context.now + balancing.stabilizing_min_s)
-            client = (message.subscription.subscriber, message.subscription.pattern)
-            context.cooldowns.rest(client, context.now + balancing.cooldown_s)
+            context.cooldowns.rest(_client(message.subscription), context.now + balancing.cooldown_s)
         else:
             self._preparations.given_up(migration)
             context.promises.drop(migration)
@@ -564,3 +588,7 @@ class Acceptances:
         assert sum(len(hosting.left) for hosting in self._hosting.values()) == len(self._accepting)
         for edge in self._hosting:
             assert self._sessions.busy(edge) is not None, f"{edge} takes load but is not busy"
+
+
+def _client(subscription: Subscription) -> tuple[str, str]:
+    return subscription.subscriber, subscription.pattern

@@ -189,7 +189,7 @@ class Allocations:
         allocation.replies = [*allocation.replies, reply_to][-REPLIES_JOINED_MAX:]
         allocation.request = request
         known = allocation.subscription
-        wanted = _subscription(request, known.number, known.origin)
+        wanted = _renewed(known, request)
         if wanted != known:
             self._context.drop_request(allocation.request_id)
             allocation.subscription = wanted
@@ -211,7 +211,7 @@ class Allocations:
         if not context.registry.edges[edge].client_url:
             self._put_off(reply_to, RefusalReason.NOT_READY, f"the address of {edge} is not known yet")
             return
-        allocation = _Allocation(request, [reply_to], edge, _subscription(request, known.number, known.origin), known)
+        allocation = _Allocation(request, [reply_to], edge, _renewed(known, request), known)
         self._begin(subject, allocation)
 
     def _allocate_new(
@@ -440,15 +440,19 @@ class Allocations:
             assert not (allocation.ready and allocation.awaiting is not None), f"{subject} is live but not granted"
 
 
-def _subscription(request: SubscribeRequest, number: int, origin: str | None = None) -> Subscription:
+def _subscription(request: SubscribeRequest, number: int) -> Subscription:
     return Subscription(
         subscriber=request.subscriber,
         number=number,
         pattern=request.pattern,
         deadline_us=request.deadline_us,
         expires_s=request.expires_s,
-        origin=origin,
     )
+
+
+def _renewed(known: Subscription, request: SubscribeRequest) -> Subscription:
+    """What we know of it, on the terms of the request."""
+    return known.model_copy(update={"deadline_us": request.deadline_us, "expires_s": request.expires_s})
 
 
 def _no_edge_text(excluded: dict[str, str]) -> str:

@@ -44,6 +44,8 @@ from .registry import Key, Registry, key_of
 from .routes import RouteTable
 from .waits import Waits
 
+PATIENT_GRACES: Final = 6
+"""For how many times `adopt_grace_s` those are waited for that are there and have not told yet what they hold."""
 TOLD_MAX: Final = 10_000
 """How many clients' last answers are remembered: an answer crosses with a question within seconds, or not at all."""
 
@@ -75,6 +77,8 @@ class HeadContext:
         """Told what a client reports about a migration nobody here knows; whoever deals with other clusters sets it."""
         self.guest_came: Callable[[str, float], None] = lambda head, since_s: None
         """Told of each client that has come from another head, and when that head had asked us to take it."""
+        self.guest_in_doubt: Callable[[str, Key], None] = lambda head, key: None
+        """Told of each client that has a place here and with the head it came from."""
         self.now = 0.0
         self.started_s = 0.0
         self.stopping = False
@@ -152,6 +156,14 @@ class HeadContext:
         self.story.append(decision)
         self.chronicle.add(decision, self.now)
         self.do(Record(decision))
+
+    def is_new(self, *, patient: bool = False) -> bool:
+        """Whether we have just started, so that edges and neighbours may still have to tell what they hold.
+
+        `patient` is for those that are known to be there: their answers will come.
+        """
+        graces = PATIENT_GRACES if patient else 1
+        return self.now - self.started_s < graces * self.config.adopt_grace_s
 
     def note_told(self, client: tuple[str, str]) -> None:
         """This client is being told its place: what it says of it from before does not count any more."""

@@ -194,13 +194,15 @@ class Edges:
     # Registries
 
     def may_hold(self, pattern: str) -> str | None:
-        """In the first seconds: an edge we have not read yet and that may hold subscriptions to `pattern`."""
+        """In the first seconds: an edge we have not read yet and that may hold subscriptions to `pattern`.
+
+        One that we do hear of is waited for longer: what it holds is there to be had, and only its answers are late.
+        """
         context = self._context
-        if context.now - context.started_s >= context.config.adopt_grace_s:
-            return None
         for name in sorted(context.registry.edges):
             record = context.registry.edges[name]
-            if not record.settled and (self._counts.get(name) or context.routes.is_carried(name, pattern)):
+            unread = not record.settled and context.is_new(patient=record.alive)
+            if unread and (self._counts.get(name) or context.routes.is_carried(name, pattern)):
                 return name
         return None
 

@@ -10,9 +10,10 @@ starts anew itself. Then those who have the client tell it: where a subscription
   may be more, and then the rest;
 - if it began anew while a client was on its way here, it is told again once the client has come: it has forgotten whom
   it had sent;
-- for its first `adopt_grace_s`, a head gives no new place to a client as long as a neighbour that is there has not told
-  it all: the client may be over there;
-- whom we have in our own cluster is here, whatever a neighbour says. A place that is being removed does not count.
+- a head that has just started gives no new place to a client as long as a neighbour that is there has not told it all:
+  the client may be over there;
+- whom we have in our own cluster is here, whatever a neighbour says. A place that is being removed does not count. The
+  neighbour is told so: the client may never have come to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate_protocol.balancing import GUESTS_MAX, Guest, GuestList, GuestsNoted
+from tidegate_protocol.balancing import GUESTS_MAX, Guest, GuestKey, GuestList, GuestsNoted
 from tidegate_protocol.messages import ControlMessage, RefusalReason
 from tidegate_protocol.names import output_queue
 
@@ -32,7 +33,7 @@ from .edges import Edges
 from .machine import Decision, ReplyAddress
 from .migration_steps import NewPlace
 from .neighbours import Neighbours
-from .registry import key_of
+from .registry import Key, key_of
 from .removals import Removals
 
 PART: Final = "guests"
@@ -63,7 +64,9 @@ class Guests:
         self._anew_s: dict[str, float] = {}
         """When which neighbour last began anew."""
         self._came: set[str] = set()
-        """Neighbours that have forgotten a client which has come since."""
+        """Neighbours that have forgotten a client which has come since, or name one that is here."""
+        self._here: dict[str, dict[Key, None]] = {}
+        """Clients that a neighbour has named and that have a place here, until it knows that."""
         neighbours.when_anew = self._began_anew
         context.guest_came = self._guest_came
         edges.when_read = self._edge_read
@@ -77,13 +80,9 @@ class Guests:
 
     def unheard(self) -> str | None:
         """In the first seconds: a neighbour that may have a client of ours and has not told yet."""
-        if not self._just_started:
+        if not self._context.is_new():
             return None
         return next((name for name in sorted(self._neighbours.present()) if name not in self._told), None)
-
-    @property
-    def _just_started(self) -> bool:
-        return self._context.now - self._context.started_s < self._context.config.adopt_grace_s
 
     # What we tell
 
@@ -95,11 +94,18 @@ class Guests:
         if self._anew_s.get(neighbour, float("-inf")) >= since_s:
             self._came.add(neighbour)  # told with the next tick: many may come at once
 
+    def _both_have(self, neighbour: str, key: Key) -> None:
+        """A client has a place here and one over there, with this number."""
+        here = self._here.setdefault(neighbour, {})
+        if len(here) < GUESTS_MAX:
+            here[key] = None
+        self._came.add(neighbour)
+
     def _tell(self, neighbour: str) -> None:
         self._forget(neighbour)
         self._came.discard(neighbour)
         edges = self._context.registry.edges.values()
-        if self._just_started and not all(record.settled for record in edges):
+        if self._context.is_new() and not all(record.settled for record in edges):
             self._more.add(neighbour)
         else:
             self._more.discard(neighbour)
@@ -108,22 +114,29 @@ class Guests:
         self._send(neighbour, telling)
 
     def _edge_read(self, edge: str) -> None:
-        subscriptions, offers = self._context.registry.edges[edge].subscriptions.values(), self._context.routes.offers
+        context = self._context
+        subscriptions, offers = context.registry.edges[edge].subscriptions.values(), context.routes.offers
+        for client in [(s.subscriber, s.pattern) for s in subscriptions]:
+            departure = context.departures.find(client)
+            if departure is not None and departure.place.head in offers and self._removals.has_place(*client):
+                self._both_have(departure.place.head, key_of(departure.subscription))
         origins = {s.origin for s in subscriptions if s.origin is not None and s.origin in offers}
         for neighbour in sorted(origins | self._more):
             self._tell(neighbour)
 
     def _tick(self) -> None:
         """Every period: tell who has come. An edge that is still silent now has nothing to tell."""
-        silent = set() if self._just_started else self._more
+        silent = set() if self._context.is_new() else self._more
         for neighbour in sorted(self._came | silent):
             self._tell(neighbour)
 
     def _lists(self, neighbour: str) -> Iterator[GuestList]:
         head, guests, all_read = self._context.config.head, self._guests(neighbour), neighbour not in self._more
         parts = [guests[i : i + GUESTS_MAX] for i in range(0, len(guests), GUESTS_MAX)] or [[]]
-        for number, part in enumerate(parts, 1):
-            yield GuestList(head=head, guests=tuple(part), complete=all_read and number == len(parts))
+        here = tuple(GuestKey(subscriber=name, number=number) for name, number in self._here.get(neighbour, ()))
+        for count, part in enumerate(parts, 1):
+            complete = all_read and count == len(parts)
+            yield GuestList(head=head, guests=tuple(part), complete=complete, here=here if count == 1 else ())
 
     def _guests(self, neighbour: str) -> list[Guest]:
         """Its clients that are here, and those that went on from here."""
@@ -165,6 +178,9 @@ class Guests:
         telling = self._telling.get(neighbour)
         if telling is None or not isinstance(message, GuestsNoted):
             return  # one that is starting refuses everything: then the timer tells it again
+        here = self._here.get(neighbour, {})
+        for told in telling.message.here:
+            here.pop((told.subscriber, told.number), None)
         following = next(telling.left, None)
         if following is None:
             self._forget(neighbour)
@@ -202,10 +218,15 @@ class Guests:
             text = f"{message.head} is not a neighbour of {context.config.head}"
             context.refuse(reply_to, RefusalReason.UNKNOWN, text, "head")
             return
+        for key in message.here:
+            context.guest_in_doubt(message.head, (key.subscriber, key.number))
         for guest in message.guests:
             subscription = guest.subscription
             client = (subscription.subscriber, subscription.pattern)
-            if guest.head == context.config.head or self._removals.has_place(*client):
+            if guest.head == context.config.head:
+                continue
+            if self._removals.has_place(*client):
+                self._both_have(message.head, key_of(subscription))
                 continue
             place = NewPlace(
                 edge=guest.edge,

@@ -50,7 +50,9 @@ def _moved(
         context.granted.discard((edge, key_of(other)))
     context.abandoned.discard(here)
     context.granted.add(here)
-    if there is not None:
+    if there is not None and message.unsettled:
+        context.abandoned.add(there)
+    elif there is not None:
         removals.discard(*there)
     context.decide(Decision("move-believed", message.subscriber, f"it says that it moved to {message.edge}"))
 

@@ -81,6 +81,7 @@ class LoadParts:
         self.acceptances = Acceptances(context, preparations, removals, self.loads, self.paths, sessions, migrations)
         context.expected = self.publishers.expected
         context.late_report = self.steps.late_report
+        context.guest_in_doubt = self.acceptances.guest_in_doubt
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_event(HeadSampled, self._sampled)

@@ -361,26 +361,45 @@ class Migrations:
         moved = self._finished.get(message.migration)
         other = self.of(message.subscriber, message.pattern)
         leaving = None if other is None else self._running[other].old
+        if moved and message.stage is MigrationStage.MOVED and not message.unsettled:
+            self._settled(message)
         if moved is None or (message.stage is MigrationStage.MOVED and not moved):
             believe(self._context, self._removals, message, leaving)
+            self._just_came(message, other)
         if moved is None and leaving is None and self._context.routes.offers:
             self._context.late_report(message)
+
+    def _just_came(self, message: MigrationReport, other: str | None) -> None:
+        """Whom we hear to have been moved only now is not moved on, if it has not been told yet."""
+        phase = None if other is None else self._running[other].phase
+        if message.stage is MigrationStage.MOVED and phase in (Phase.WAITING, Phase.PREPARING):
+            self._roll_back(self._running[other or ""], "its client has only just come here")
+
+    def _settled(self, message: MigrationReport) -> None:
+        """The application of a client that had moved before has now taken all that its old queue brought."""
+        context, key = self._context, (message.subscriber, message.other_number or 0)
+        old = (message.other_edge or "", key)
+        if old in context.abandoned and key not in context.busy.get(old[0], {}):
+            self._removals.discard(*old)
 
     def _too_early(self, message: MigrationReport) -> bool:
         """Whether we have just started and can't tell yet whether the edges it names are ours."""
         context = self._context
         named = {message.edge, message.other_edge or message.edge}
         unheard = any(edge not in context.registry.edges for edge in named)
-        return unheard and context.now - context.started_s < context.config.adopt_grace_s
+        return unheard and context.is_new()
 
     def _in_vain(self, message: MigrationReport) -> bool:
         """Whether we would forget in a crash what we are told: that a client has left our cluster, and a place there
-        that is still to be removed, or is on an edge that has not told yet what it holds. It is to say so again.
+        that is still to be removed, or is on an edge that has not told yet what it holds. It is to say so again. So it
+        is if it has still something to take from that place.
         """
         registry = self._context.registry
         left = registry.edges.get(message.other_edge or "")
         if message.stage is not MigrationStage.MOVED or message.edge in registry.edges or left is None:
             return False
+        if message.unsettled:
+            return True
         old = (left.name, (message.subscriber, message.other_number or 0))
         removing = old in self._removals or self._removals.is_discarded(old)
         return not left.settled or (removing and registry.get(*old) is not None)
@@ -390,8 +409,10 @@ class Migrations:
         if place is None or message.subscriber != migration.client[0]:
             return  # not ordered yet: a report about something else
         match message.stage:
+            case MigrationStage.MOVED if message.unsettled and migration.move.target_head != self._context.config.head:
+                pass  # only its own head could have it collect what it left: it stays, if it takes too long
             case MigrationStage.MOVED:
-                self._commit(migration)
+                self._commit(migration, message.unsettled)
             case MigrationStage.STAYED | MigrationStage.UNKNOWN:
                 reason = message.reason or "it gave no reason"
                 self._roll_back(migration, f"{migration.why or 'the client stayed'}: {reason}")
@@ -442,7 +463,8 @@ class Migrations:
 
     # The end
 
-    def _commit(self, migration: _Migration) -> None:
+    def _commit(self, migration: _Migration, unsettled: bool) -> None:
+        """The client has moved. What is `unsettled` of its old queue, it collects before that is removed."""
         context, move, place = self._context, migration.move, migration.place
         assert place is not None
         balancing = context.config.balancing
@@ -455,7 +477,10 @@ class Migrations:
         if move.target_head != context.config.head:
             context.departures.remember(migration.client, place, current or move.subscription)
         if current is not None:
-            self._removals.discard(*migration.old)
+            if unsettled:
+                context.abandoned.add(migration.old)
+            else:
+                self._removals.discard(*migration.old)
             new = context.registry.get(place.edge, (current.subscriber, place.number))
             if new is not None and move.target_head == context.config.head and not _same_terms(current, new):
                 # New terms came while the client was switching; the edge is told once, and its next hello shows

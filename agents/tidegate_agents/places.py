@@ -350,6 +350,8 @@ class Places:
         context, config = self._context, self._context.config
         collection.attached |= message.stage is MigrationStage.ATTACHED
         match message.stage:
+            case MigrationStage.STAYED if message.unsettled:
+                self._give_up(collection, "its application has not taken yet what was collected")
             case MigrationStage.STAYED:
                 abandoned = collection.place in context.abandoned
                 self._close(collection)

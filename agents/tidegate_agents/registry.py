@@ -81,6 +81,8 @@ def _line_digest(subscription: Subscription) -> int:
     line = f"{s.subscriber} {s.number} {s.pattern} {s.deadline_us} {s.expires_s}"
     if s.origin is not None:
         line += f" {s.origin}"
+    if s.origin_edge is not None:
+        line += f" {s.origin_edge} {s.origin_number}"
     return int.from_bytes(sha256(line.encode()).digest()[:8], "big")
 
 

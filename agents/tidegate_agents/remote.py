@@ -115,10 +115,12 @@ class RemoteSteps:
         """Have the other head make a place, the markers' routes bound, and all heads named."""
         context = self._context
         remote = self._moves[move.id] = _Remote(move)
-        # What is still to be told of an earlier attempt must not be taken for news of this one.
+        # What is still to be told of an earlier attempt must not be taken for news of this one; if it names a place, it
+        # can't be.
         client = (move.subscription.subscriber, move.subscription.pattern)
-        for key in [k for k, e in self._ends.items() if (e.message.subscriber, e.message.pattern) == client]:
-            self._forget_end(key)
+        for key, message in [(key, end.message) for key, end in self._ends.items()]:
+            if (message.subscriber, message.pattern) == client and message.number is None:
+                self._forget_end(key)
         context.routes.need(move.source, move.marker)
         self._neighbours.open_wait(f"remote {move.id}", move.source, context.config.routes_wait_s)
         self._ask(remote)
@@ -267,7 +269,7 @@ class RemoteSteps:
             known, record = self._context.registry.get(*old), edges.get(old[0])
             # An edge that has not told yet what it holds may hold this.
             left = known.pattern == message.pattern if known is not None else record is not None and not record.settled
-            if edge not in edges and left:
+            if edge not in edges and left and not message.unsettled:
                 self._removals.discard(*old)
         elif message.stage in (MigrationStage.STAYED, MigrationStage.UNKNOWN) and message.other_edge is not None:
             edge, number = message.other_edge, message.other_number or 0

@@ -157,12 +157,22 @@ class Removals:
         If that is gone already, the request may be an old one: then only those are left that nobody was told to use.
         """
         context, subscriber = self._context, message.subscriber
-        meant = self._meant((subscriber, message.number))
-        found = [context.registry.find(subscriber, pattern) for pattern in self.patterns_of(message)]
+        meant, patterns = self._meant((subscriber, message.number)), self.patterns_of(message)
+        found = [context.registry.find(subscriber, pattern) for pattern in patterns]
         others = [(edge, key_of(s)) for places in found for edge, s in places]
-        if not meant:
+        if not meant and not self._is_current(message, patterns):
             others = [place for place in others if place not in context.granted and place not in context.reserved]
         return [*meant, *(place for place in others if place not in meant)]
+
+    def _is_current(self, message: UnsubscribeRequest, patterns: list[str]) -> bool:
+        """Whether we took away lately what the client calls its place, and have told it of no other since: it had moved
+        there, and we had given the move up.
+        """
+        context, key = self._context, (message.subscriber, message.number)
+        gone_until_s = max((self._gone_until_s.get((edge, key), 0.0) for edge in context.registry.edges), default=0.0)
+        gone_s = gone_until_s - GONE_PERIODS * context.config.period_s
+        told_s = max((context.told_s.get((key[0], p), float("-inf")) for p in patterns), default=float("-inf"))
+        return gone_until_s > context.now and told_s < gone_s
 
     def remove(self, edge: str, key: Key, reply_to: ReplyAddress | None = None) -> None:
         """Have `edge` delete the output queue of `key`."""

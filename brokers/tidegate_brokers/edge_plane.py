@@ -49,6 +49,8 @@ LIMIT_PRIORITY: Final = 10
 DEADLINE_ARGUMENT: Final = "tidegate-deadline-us"
 EXPIRES_ARGUMENT: Final = "tidegate-expires-s"
 ORIGIN_ARGUMENT: Final = "tidegate-origin"
+ORIGIN_EDGE_ARGUMENT: Final = "tidegate-origin-edge"
+ORIGIN_NUMBER_ARGUMENT: Final = "tidegate-origin-number"
 
 
 @dataclass(slots=True)
@@ -216,8 +218,14 @@ async def _exists(channel: AbstractChannel, queue: str) -> bool:
 
 
 def _arguments(subscription: Subscription) -> dict[str, FieldValue]:
-    origin = {} if subscription.origin is None else {ORIGIN_ARGUMENT: subscription.origin}
-    return {DEADLINE_ARGUMENT: subscription.deadline_us, EXPIRES_ARGUMENT: subscription.expires_s, **origin}
+    written = {
+        DEADLINE_ARGUMENT: subscription.deadline_us,
+        EXPIRES_ARGUMENT: subscription.expires_s,
+        ORIGIN_ARGUMENT: subscription.origin,
+        ORIGIN_EDGE_ARGUMENT: subscription.origin_edge,
+        ORIGIN_NUMBER_ARGUMENT: subscription.origin_number,
+    }
+    return {name: value for name, value in written.items() if value is not None}
 
 
 async def _bind(channel: AbstractChannel, queue: str, subscription: Subscription) -> None:
@@ -246,6 +254,8 @@ def _read(item: Json) -> Subscription | None:
             deadline_us=arguments[DEADLINE_ARGUMENT],
             expires_s=arguments[EXPIRES_ARGUMENT],
             origin=arguments.get(ORIGIN_ARGUMENT),
+            origin_edge=arguments.get(ORIGIN_EDGE_ARGUMENT),
+            origin_number=arguments.get(ORIGIN_NUMBER_ARGUMENT),
         )
     except (KeyError, ValueError, ValidationError) as error:
         log.warning("binding of %s is no subscription of ours: %s", destination, error)

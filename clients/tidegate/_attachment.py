@@ -7,7 +7,7 @@ only when its attachment has been left."""
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -76,6 +76,8 @@ class Slot:
     attached_at: float = 0.0
     in_use: bool = False
     """Whether another consumer was found on the queue: that the edge can't be reached would be untrue then."""
+    unsettled: bool = False
+    """Whether it was lost with deliveries that the application has still to settle."""
 
     @property
     def alive(self) -> bool:
@@ -83,6 +85,7 @@ class Slot:
 
     def attached(self, now: float) -> None:
         self.state = SlotState.ATTACHED
+        self.unsettled = False
         self.attached_at = now
         self.failing_since = None
 
@@ -101,6 +104,8 @@ class Outcome:
     source: PlaceKey | None
     target: PlaceKey | None
     reason: str = ""
+    unsettled: bool = False
+    """Whether the queue was left before the application had settled what it brought."""
 
 
 class Standing:
@@ -157,16 +162,22 @@ class Standing:
     def give_up(self, slot: Slot, timer: str, report: MigrationReport, head_url: str) -> Actions:
         """Leave a queue that is not needed any more, and say so to the head when that is done."""
         if not slot.alive:
-            return [CancelTimer(timer), *self.start_report(report, head_url)]
+            return [CancelTimer(timer), *self._report_left(report, head_url, slot.unsettled)]
         self.leaving[slot.number] = (report, head_url)
         return [Detach(slot.number, hurry=True), SetTimer(f"{DETACH}{slot.number}", self.times.detach_s)]
 
-    def detached(self, number: int) -> Actions:
+    def detached(self, number: int, unsettled: bool) -> Actions:
         left = self.leaving.pop(number, None)
         if left is None:
             return []
         report, head_url = left
-        return [CancelTimer(f"{DETACH}{number}"), *self.start_report(report, head_url)]
+        return [CancelTimer(f"{DETACH}{number}"), *self._report_left(report, head_url, unsettled)]
+
+    def _report_left(self, report: MigrationReport, head_url: str, unsettled: bool) -> Actions:
+        outcome = self.outcomes.get(report.migration)
+        if unsettled and outcome is not None:
+            self.outcomes.remember(report.migration, replace(outcome, unsettled=True))
+        return self.start_report(report.model_copy(update={"unsettled": unsettled}), head_url)
 
     # What the head is told.
 
@@ -236,6 +247,14 @@ class Standing:
         owed = any(url == head_url for _, url in self.leaving.values()) or self.reports.owes(head_url)
         return [] if owed or head_url in (self.head_url, self.collecting_at) else [LeaveHead(head_url)]
 
+    def is_leaving(self, migration: str) -> bool:
+        """Whether the queue that this migration or collection gave up is still to be left."""
+        return any(report.migration == migration for report, _ in self.leaving.values())
+
+    def _is_unsettled(self, migration: str) -> bool:
+        outcome = self.outcomes.get(migration)
+        return self.is_leaving(migration) or (outcome is not None and outcome.unsettled)
+
     def report(
         self, migration: str, stage: MigrationStage, other: PlaceKey | None, reason: str = ""
     ) -> MigrationReport:
@@ -251,6 +270,7 @@ class Standing:
             other_edge=other[0] if other else None,
             other_number=other[1] if other else None,
             reason=reason[:REASON_LENGTH_MAX],
+            unsettled=self._is_unsettled(migration),
         )
 
     def outcome_report(self, migration: str, outcome: Outcome) -> MigrationReport:

@@ -10,7 +10,7 @@ What always holds:
   acknowledged; so going back costs nothing and loses nothing. Time-out, cancellation and the loss of the new
   attachment lead back; the loss of the old one does not: it is made again;
 - after the switch there is no way back. The old queue is given up for removal (by the report) only after the
-  client has left it;
+  client has left it and its application has settled what it brought; or else the report says that it has not;
 - the markers are sent with the order: one that came through the old queue before it is remembered and counts;
 - an order that comes again gets the same answer, also after its end and after the subscription's; one that comes while
   another runs is declined;
@@ -234,8 +234,8 @@ class SubscriptionMachine:
                 return self._attached(slot, now)
             case AttachmentLost():
                 return self._lost(event, now)
-            case Detached(slot):
-                return self._standing.detached(slot)
+            case Detached(slot, unsettled):
+                return self._standing.detached(slot, unsettled)
             case MarkerArrived(slot, key):
                 return self._marker(slot, key, now)
             case Closed():
@@ -306,8 +306,9 @@ class SubscriptionMachine:
         known = standing.outcomes.get(order.migration)
         source, target = (order.edge_from, order.number_from), (order.edge, order.number)
         if known is not None:
-            if known.target is None:
-                # It was cancelled before it came.
+            if standing.is_leaving(order.migration):  # the report, which is to come soon, is what ends it
+                return standing.report(order.migration, MigrationStage.ATTACHED, known.source), []
+            if known.target is None:  # it was cancelled before it came
                 known = Outcome(MigrationStage.STAYED, source, target, known.reason)
             return standing.outcome_report(order.migration, known), []
         if running is not None and running.order.migration == order.migration:
@@ -475,7 +476,7 @@ class SubscriptionMachine:
         number, gone, problem = event.slot, event.gone, event.problem
         standing, migration, collector, primary = self._standing, self._migration, self._collector, self._primary
         if number in standing.leaving:
-            return standing.detached(number)
+            return standing.detached(number, event.unsettled)
         if migration is not None and number == migration.slot.number:
             return self._roll_back(f"the new queue was lost: {problem}", now)
         if collector is not None and number == collector.slot.number:
@@ -487,7 +488,7 @@ class SubscriptionMachine:
             return []
         if gone:
             return self._gone(primary, now)
-        primary.in_use = event.in_use
+        primary.in_use, primary.unsettled = event.in_use, primary.unsettled or event.unsettled
         actions = standing.lost(primary, ATTACH, now)
         self.plain = NO_SLOT
         if primary.failing_s(now) >= standing.times.unreachable_s:
@@ -561,8 +562,7 @@ class SubscriptionMachine:
             self.plain = self._primary.number if migration is None else NO_SLOT
             return actions
         if name == MIGRATION and migration is not None:
-            old, new = migration.hold.missing
-            unmet = migration.hold.unmet
+            (old, new), unmet = migration.hold.missing, migration.hold.unmet
             return self._roll_back(f"time-out: markers missing {old} old, {new} new; streams behind: {unmet}", now)
         if name == LINGER:
             return self.progress(now)
@@ -572,7 +572,7 @@ class SubscriptionMachine:
         if name == COLLECT_ATTACH and collector is not None:
             return collector.attach_again()
         if name.startswith(DETACH):
-            return standing.detached(int(name.removeprefix(DETACH)))
+            return standing.detached(int(name.removeprefix(DETACH)), unsettled=True)
         return standing.report_fired(name)
 
     def _close(self, now: float) -> Actions:

@@ -97,6 +97,8 @@ class AttachmentLost:
     gone: bool = False
     problem: str = ""
     in_use: bool = False
+    unsettled: bool = False
+    """Whether the application has still to settle what it brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Detached:
     """
 
     slot: int
+    unsettled: bool = False
+    """Whether not all of it is settled: the application took longer than was reasonable to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ class Detach:
     """Stop consuming; acknowledge what is settled of it and leave the rest to RabbitMQ. Comes back as `Detached`.
 
     Its deliveries that the application has not settled yet should be waited for, within reason: the machine gives
-    the queue up for removal only when this came back (or `detach_s` later).
+    the queue up only when this came back, or `detach_s` later, and then says whether it may be removed.
     """
 
     slot: int

@@ -398,8 +398,9 @@ class SubscriptionEngine:
 
     def _ended(self, consumer: SlotConsumer, lost: TidegateError | None) -> None:
         del self._consumers[consumer.number]
+        unsettled = consumer.ledger.outstanding
         if lost is None:
-            self.handle(Detached(consumer.number))
+            self.handle(Detached(consumer.number, unsettled))
         else:
             code = lost.code if isinstance(lost, ChannelLost) else 0
             again = self._attach_problem is not None
@@ -408,7 +409,8 @@ class SubscriptionEngine:
             if isinstance(lost, FATAL_AT_FIRST):
                 self._fail(lost)
             problem = lost.problem if isinstance(lost, ConnectionFailed) else str(lost)
-            self.handle(AttachmentLost(consumer.number, code == NOT_FOUND, problem, in_use=code == ACCESS_REFUSED))
+            gone, in_use = code == NOT_FOUND, code == ACCESS_REFUSED
+            self.handle(AttachmentLost(consumer.number, gone, problem, in_use, unsettled))
         self._end_when_left()
 
 

@@ -263,6 +263,8 @@ class MigrationReport(Message):
     """The edge it left, if it moved, or did not go to, if it stayed; with `other_number` the queue there."""
     other_number: Number | None = None
     reason: Text = ""
+    unsettled: bool = False
+    """Whether the application has still to take what the other queue brought: removed now, a crash would lose it."""
 
 
 class MigrationAck(Message):
@@ -313,6 +315,11 @@ class Guest(Part):
     head_url: Url
 
 
+class GuestKey(Part):
+    subscriber: Name
+    number: Number
+
+
 class GuestList(Message):
     """Told to a head that begins anew: clients of yours that are with us, so that you can send them after their queues.
 
@@ -323,6 +330,8 @@ class GuestList(Message):
     head: Name
     guests: Annotated[tuple[Guest, ...], Field(max_length=GUESTS_MAX)] = ()
     complete: bool
+    here: Annotated[tuple[GuestKey, ...], Field(max_length=GUESTS_MAX)] = ()
+    """Guests that you have named, and that have a place here as well: they may never have come to you."""
 
 
 class GuestsNoted(Message):

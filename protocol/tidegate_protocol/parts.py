@@ -65,6 +65,9 @@ class Subscription(Part):
     expires_s: Annotated[int, Field(gt=0, le=30 * 24 * 3600)]
     origin: Name | None = None
     """The head it was moved here from, where that is another cluster's. Kept with the queue: see `GuestList`."""
+    origin_edge: Name | None = None
+    """The edge it was to leave for this, and its number there: a client that is still served from there never came."""
+    origin_number: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
 
 
 class RefusalReason(StrEnum):

@@ -384,7 +384,7 @@ class SimSubscriber:
     def _lost(self, attachment: Attachment, gone: bool, problem: str) -> None:
         self._drop(attachment)
         self._attachments.pop(attachment.slot, None)
-        self.handle(AttachmentLost(attachment.slot, gone, problem))
+        self.handle(AttachmentLost(attachment.slot, gone, problem, unsettled=attachment.buffered > 0))
 
     def _drop(self, attachment: Attachment) -> None:
         attachment.given_up = True

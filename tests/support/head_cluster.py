@@ -188,7 +188,12 @@ class Cluster(Driver):
         return reply
 
     def report(
-        self, order: ControlMessage, stage: MigrationStage, answer_to: SendClient | None = None, reason: str = ""
+        self,
+        order: ControlMessage,
+        stage: MigrationStage,
+        answer_to: SendClient | None = None,
+        reason: str = "",
+        unsettled: bool = False,
     ) -> list[Action]:
         """A client's report about the order it was given: unasked, or as the answer to a request."""
         values = order.model_dump()
@@ -207,6 +212,7 @@ class Cluster(Driver):
             other_edge=other[0],
             other_number=other[1],
             reason=reason,
+            unsettled=unsettled,
         )
         if answer_to is None:
             return self.ask(message)

@@ -66,7 +66,7 @@ class OnePlaceEach(Checker):
             if spec.leaves_s is None:
                 self._present(world, spec.name, now)
             elif view.said_goodbye(world, spec.name) and not self._forgotten_abroad(world, spec):
-                self._gone(world, spec.name, now)
+                self._gone(world, spec, now)
         self._routes(world, now)
 
     def _forgotten_abroad(self, world: World, spec: SubscriberSpec) -> bool:
@@ -79,10 +79,10 @@ class OnePlaceEach(Checker):
             for fault in world.scenario.faults
         )
 
-    def _gone(self, world: World, subscriber: str, now: float) -> None:
-        queues = view.queues_of(world, subscriber)
+    def _gone(self, world: World, spec: SubscriberSpec, now: float) -> None:
+        queues = [place for place in view.queues_of(world, spec.name) if not _forgotten_away(world, spec, place[0])]
         if queues:
-            self.report(now, f"{subscriber} has left, but has the queues {queues}", "orphan")
+            self.report(now, f"{spec.name} has left, but has the queues {queues}", "orphan")
 
     def _present(self, world: World, subscriber: str, now: float) -> None:
         queues = view.queues_of(world, subscriber)
@@ -114,6 +114,22 @@ class OnePlaceEach(Checker):
                 if bound != needed:
                     text = f"{head} forwards {sorted(bound)} to {target}, needed are {sorted(needed)}"
                     self.report(now, text, "wrong-routes")
+
+
+def _forgotten_away(world: World, spec: SubscriberSpec, edge: str) -> bool:
+    """Whether it left while this edge was away, where a queue of its waited for removal, and the head crashed before
+    the edge was back: only the head knew, and its client is not there to be asked. The queue expires.
+    """
+    (head,) = [one.head for one in world.scenario.edges if one.name == edge]
+    left_s = spec.leaves_s or 0.0
+    away = [
+        fault.until_s + SLACK_S
+        for fault in world.scenario.faults
+        if fault.kind is FaultKind.EDGE_DOWN and fault.target == edge and fault.until_s is not None
+        if fault.at_s <= left_s <= fault.until_s + SLACK_S
+    ]
+    crashes = [f.at_s for f in world.scenario.faults if f.kind is FaultKind.CRASH and f.target == head]
+    return any(left_s <= crash_s <= until_s for crash_s in crashes for until_s in away)
 
 
 def needed_behind(world: World, tree: Tree, head: str, target: str) -> set[str]:

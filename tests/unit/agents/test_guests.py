@@ -9,11 +9,14 @@ from tidegate_agents import guests
 from tidegate_agents.config import ATTEMPTS_MAX
 from tidegate_agents.machine import Action, Send, TimerFired, Undeliverable
 from tidegate_agents.migration_steps import NewPlace
-from tidegate_protocol.balancing import Guest, GuestList, GuestsNoted
+from tidegate_agents.registry import registry_digest
+from tidegate_protocol.balancing import Guest, GuestKey, GuestList, GuestsNoted
 from tidegate_protocol.messages import (
     OutputPrepare,
     Refusal,
     RefusalReason,
+    RegistryPage,
+    RegistryRequest,
     RoutesUpdate,
     SubscribeReply,
     Subscription,
@@ -193,6 +196,27 @@ def test_whom_it_has_itself_is_here_whatever_a_neighbour_says() -> None:
     driver.tell(told(over_there(0)))
     assert sent(driver.tell(subscribe("s0")), OutputPrepare, "e1")
     assert len(driver.agent._context.departures) == 0
+
+
+@pytest.mark.parametrize("read_later", [False, True])
+def test_a_neighbour_is_told_of_those_that_both_have_until_it_knows(read_later: bool) -> None:
+    driver = restarted()
+    if read_later:
+        driver.tell(told(over_there(0)))
+    held = subscription("s0", 7)
+    (request,) = sent(driver.hello("e2", held), RegistryRequest)
+    page = RegistryPage(edge="e2", digest=registry_digest([held]), subscriptions=(held,))
+    actions = driver.answer(request, page)
+    if not read_later:
+        actions = driver.tell(told(over_there(0)))
+    actions += driver.give(TimerFired("tick"))
+    here = GuestKey(subscriber="s0", number=0)
+    *_, (send, message) = lists(actions)
+    assert (send.to, message.here) == ("n1", (here,))
+    *_, (_, again) = lists(anew(driver, version=2))
+    assert again.here == (here,), "it may have missed it"
+    driver.answer(lists(anew(driver, version=3))[0][0], GuestsNoted(head="n1"))
+    assert lists(anew(driver, version=4))[0][1].here == ()
 
 
 def test_whose_place_is_being_removed_is_not_here() -> None:

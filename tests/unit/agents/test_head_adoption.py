@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
+from tidegate_agents.context import PATIENT_GRACES
 from tidegate_agents.machine import ChangeRoutes, DropLink, Send, TimerFired
 from tidegate_agents.registry import registry_digest
 from tidegate_agents.removals import GONE_PERIODS
@@ -94,6 +95,20 @@ def test_after_the_grace_an_edge_that_stays_away_is_not_waited_for() -> None:
     driver.now += 5.0
     driver.hello("e2")
     assert sent(driver.tell(subscribe()), OutputPrepare, "e2")
+
+
+def test_an_edge_that_is_heard_of_is_waited_for_longer() -> None:
+    """Its answers were lost for some seconds; its client got another place, and left before it could collect."""
+    driver = Driver(routes={"e1": frozenset({"a"})})
+    driver.hello("e2")
+    grace_s = driver.agent._context.config.adopt_grace_s
+    for _ in range(PATIENT_GRACES - 1):
+        driver.now += grace_s
+        driver.hello("e1", subscription(number=4))
+        (refusal,) = replies(driver.tell(subscribe()), Refusal)
+        assert "e1 may hold this subscription" in refusal.message
+    driver.now += grace_s
+    assert sent(driver.tell(subscribe()), OutputPrepare, "e2"), "but not for ever"
 
 
 def test_what_was_granted_elsewhere_meanwhile_is_kept_until_it_is_collected() -> None:

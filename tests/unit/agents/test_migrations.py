@@ -14,6 +14,7 @@ from tidegate_protocol.balancing import (
     BalanceAccepted,
     BalanceCandidates,
     BalancePlan,
+    CollectOrder,
     MarkerBind,
     MigrateCancel,
     MigrateOrder,
@@ -225,6 +226,36 @@ def test_a_late_report_of_a_move_is_believed_as_long_as_the_queue_is_there() -> 
     assert cluster.grant("s").edge == "e2"
 
 
+def test_what_a_slow_application_has_not_taken_yet_is_collected_before_the_old_queue_goes() -> None:
+    """It was removed at once; what the client had of it and not yet handed over was lost when it crashed then."""
+    cluster = Cluster("e1", "e2")
+    moving(cluster, "s")
+    cluster.report(the_order(cluster), MOVED, unsettled=True)
+    assert ended(cluster) == (1, 0)
+    assert cluster.places("s") == [("e1", 0), ("e2", 1)]
+    assert cluster.grant("s").edge == "e2"
+    cluster.period()
+    collect = cluster.ordered(CollectOrder)[-1]
+    assert (collect.edge, collect.number) == ("e1", 0)
+    cluster.report(collect, ATTACHED)
+    cluster.report(collect, STAYED, unsettled=True)
+    assert cluster.places("s") == [("e1", 0), ("e2", 1)], "the application is still busy with it"
+    cluster.period(6.0)
+    cluster.report(cluster.ordered(CollectOrder)[-1], STAYED)
+    assert cluster.places("s") == [("e2", 1)]
+
+
+def test_an_application_that_has_caught_up_has_nothing_to_collect() -> None:
+    cluster = Cluster("e1", "e2")
+    moving(cluster, "s")
+    order = the_order(cluster)
+    cluster.report(order, MOVED, unsettled=True)
+    cluster.report(order, MOVED)
+    assert cluster.places("s") == [("e2", 1)]
+    cluster.period()
+    assert cluster.ordered(CollectOrder) == []
+
+
 def test_the_markers_are_published_again_for_a_client_that_starts_over_but_not_for_ever() -> None:
     cluster = Cluster("e1", "e2")
     moving(cluster, "s")
@@ -247,6 +278,23 @@ def test_a_marker_that_can_not_be_published_cancels() -> None:
     cluster.report(the_order(cluster), ATTACHED)
     cluster.run(ActionFailed(cluster.markers[0], "no"))
     assert len(cluster.ordered(MigrateCancel)) == 1
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_unsubscribing_after_a_move_that_was_given_up_removes_the_place_that_was_kept(told: bool) -> None:
+    """Its client had moved, could not say so, and calls its place by the number of one that was taken away."""
+    cluster = Cluster("e1", "e2")
+    moving(cluster, "s")
+    order = the_order(cluster)
+    cluster.report(order, ATTACHED)
+    for seconds in (22.0, *([2.0] * CLIENT_ATTEMPTS_MAX)):
+        cluster.fire(timer(order), seconds)
+    assert cluster.places("s") == [("e1", 0)]
+    if told:
+        cluster.now += 1.0
+        cluster.grant("s")
+    cluster.ask(UnsubscribeRequest(subscriber="s", number=1, pattern="a"))
+    assert cluster.places("s") == ([("e1", 0)] if told else []), "a request from before it was told may be an old one"
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -383,6 +431,28 @@ def test_after_a_restart_a_client_that_moved_is_believed_while_it_is_moved_on() 
     assert cluster.places("s") == [("e2", 1), ("e3", 2)]
     cluster.report(on, MOVED)
     assert cluster.places("s") == [("e3", 2)]
+
+
+def test_after_a_restart_a_client_of_which_we_hear_that_it_moved_is_not_moved_on_at_once() -> None:
+    """The session had begun before its report came; it was told to move again a tenth of a second later."""
+    cluster = restarted()
+    add(cluster, "e3")
+    cluster.balance("e2~1~1", "e3", source="e2")
+    cluster.mute = {OutputPrepare}
+    cluster.plan("e2~1~1", move("s", number=1, target="e3"), source="e2")
+    cluster.ask(report(MOVED, ("e2", 1), ("e1", 0)))
+    assert cluster.places("s") == [("e2", 1)]
+    assert cluster.ordered(MigrateOrder) == []
+    assert cluster.decisions("migration-failed") == ["its client has only just come here"]
+
+
+def test_after_a_restart_what_a_slow_client_left_is_collected() -> None:
+    cluster = restarted()
+    cluster.ask(report(MOVED, ("e2", 1), ("e1", 0)).model_copy(update={"unsettled": True}))
+    assert cluster.places("s") == [("e1", 0), ("e2", 1)]
+    cluster.period()
+    cluster.report(cluster.ordered(CollectOrder)[-1], STAYED)
+    assert cluster.places("s") == [("e2", 1)]
 
 
 def test_after_a_restart_what_is_said_of_another_place_is_not_believed_while_it_is_moved() -> None:

@@ -207,6 +207,20 @@ def test_the_end_is_not_told_for_ever_and_may_come_at_any_time() -> None:
     assert not driver.context.requests or all(part == "flood" for part, _ in driver.context.requests.values())
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_still_to_be_told_of_an_earlier_attempt_is_told_if_it_names_a_place(known: bool) -> None:
+    """The other head was down, and never heard that nobody would come: the client was sent elsewhere meanwhile."""
+    driver = prepared() if known else source()
+    if not known:
+        begun(driver)
+    driver.parts.steps.end(move(), False)
+    driver.do()
+    driver.parts.steps.prepare(move(2))
+    driver.do()
+    told = messages(driver.fire(f"accept-end {ID} n", 2.0), AcceptEnd)
+    assert [end.number for end in told] == ([4] if known else [])
+
+
 def test_a_restarted_head_passes_on_what_a_client_reports_and_removes_what_it_left() -> None:
     driver = source()
     report = MigrationReport(
@@ -490,6 +504,34 @@ def test_a_place_in_doubt_is_removed_when_its_client_says_that_it_is_elsewhere()
     count = sum(len(messages(driver.fire(f"doubt {ID}", 20.0), PlaceRequest)) for _ in range(20))
     assert count == DOUBT_ATTEMPTS_MAX - 1
     assert driver.context.granted
+
+
+@pytest.mark.parametrize(
+    ("place", "removed"), [(("e1", 0), True), (("e1", 5), False), (("e2", 0), False), (("f1", 4), False)]
+)
+def test_a_guest_that_its_old_head_has_too_never_came_if_it_is_where_it_was(
+    place: tuple[str, int], removed: bool
+) -> None:
+    """Both heads were restarted before it was told to come: nobody knew any more that it had been expected."""
+    driver = target()
+    origin = {"number": 4, "origin": "h", "origin_edge": "e1", "origin_number": 0}
+    driver.context.enter("f1", subscription().model_copy(update=origin))
+    driver.do()
+    driver.context.guest_in_doubt("o", ("s", 4))
+    assert not messages(driver.do(), PlaceRequest), "it came from elsewhere"
+    driver.context.guest_in_doubt("h", ("s", 4))
+    asked = one(driver.do(), PlaceRequest, "h")
+    actions = driver.answer(asked, PlaceReply(subscriber="s", pattern="a", edge=place[0], number=place[1]))
+    assert [gone.number for gone in messages(actions, OutputRemove)] == ([4] if removed else [])
+
+
+def test_a_guest_that_uses_its_place_is_not_in_doubt() -> None:
+    driver = target()
+    origin = {"number": 4, "origin": "h", "origin_edge": "e1", "origin_number": 0}
+    driver.context.enter("f1", subscription().model_copy(update=origin))
+    driver.context.granted.add(("f1", ("s", 4)))
+    driver.context.guest_in_doubt("h", ("s", 4))
+    assert not messages(driver.do(), PlaceRequest)
 
 
 def test_a_place_in_doubt_that_is_being_moved_from_is_removed_when_that_has_been_given_up() -> None:

@@ -440,8 +440,23 @@ def test_the_report_does_not_wait_forever_for_unsettled_messages() -> None:
     new = client.begin()
     client.mark(new)
     timer = [action for action in client.mark(client.old) if isinstance(action, SetTimer)][-1]
-    assert reported(client.do(TimerFired(timer.name))).stage is MOVED
+    report = reported(client.do(TimerFired(timer.name)))
+    assert report.stage is MOVED
+    assert report.unsettled, "the application may still have to take what the old queue brought"
     assert none_of(client.do(Detached(client.old)), Request)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_an_application_that_is_slow_is_told_of_with_the_move(slow: bool) -> None:
+    client = Client()
+    new = client.begin()
+    client.mark(new)
+    client.mark(client.old)
+    assert client.ask(cancel())[0].unsettled, "asked before it has left the old queue"
+    assert client.ask(order())[0].stage is MigrationStage.ATTACHED, "a repeated order does not end what the report will"
+    report = reported(client.do(Detached(client.old, unsettled=slow)))
+    assert (report.stage, report.unsettled) == (MOVED, slow)
+    assert client.ask(cancel())[0].unsettled is slow
 
 
 def test_more_than_the_prefetch_is_not_held() -> None:

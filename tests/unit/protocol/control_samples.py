@@ -20,7 +20,14 @@ from tidegate_protocol import reports as r
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "control"
 
 SUBSCRIPTION: Final = m.Subscription(
-    subscriber="siren-7", number=2, pattern="alert.*.north.#", deadline_us=300_000, expires_s=600, origin="head-b"
+    subscriber="siren-7",
+    number=2,
+    pattern="alert.*.north.#",
+    deadline_us=300_000,
+    expires_s=600,
+    origin="head-b",
+    origin_edge="edge-b",
+    origin_number=1,
 )
 CAPACITY: Final = m.Capacity(uplink_bytes_per_s=1.25e6, downlink_bytes_per_s=2.5e6, matching_per_s=4000.0)
 METRICS: Final = {"uplink": b.MetricReport(value=0.93, low=0.9, high=0.95)}
@@ -182,6 +189,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         other_edge="edge-1",
         other_number=2,
         reason="both markers came",
+        unsettled=True,
     ),
     b.MigrationAck(migration="head-1~5~m3"),
     b.MigrateCancel(migration="head-1~5~m3", subscriber="siren-7", pattern="alert.*.north.#"),
@@ -239,6 +247,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
             ),
         ),
         complete=True,
+        here=(b.GuestKey(subscriber="siren-8", number=1),),
     ),
     b.GuestsNoted(head="head-1"),
     b.MarkerRequest(migration="head-1~5~m3", head="head-1", key="tidegate.marker.head-1~5~m3"),

@@ -142,6 +142,20 @@ def test_or_its_head_crashed_in_the_middle_of_a_move_abroad(head: str, crash_s: 
     assert run.end() == found
 
 
+@pytest.mark.parametrize(
+    ("away_s", "crash_s", "found"),
+    [((40.0, 60.0), 55.0, []), ((40.0, 60.0), 70.0, ["orphan"]), ((10.0, 20.0), 55.0, ["orphan"])],
+)
+def test_or_its_head_crashed_before_the_edge_was_back(
+    away_s: tuple[float, float], crash_s: float, found: list[str]
+) -> None:
+    faults = Fault(away_s[0], FaultKind.EDGE_DOWN, "e0", away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
+    run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
+    run.queue("e0", consumed=False)
+    run.route("h0", "e0", "t")
+    assert run.end() == found
+
+
 def test_the_covering_set_by_brute_force() -> None:
     assert maximal({"a", "a.b", "a.*", "#.a", "#.#.a"}) == {"a.*", "#.#.a"}
 
