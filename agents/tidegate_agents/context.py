@@ -77,6 +77,8 @@ class HeadContext:
         """Told what a client reports about a migration nobody here knows; whoever deals with other clusters sets it."""
         self.guest_came: Callable[[str, float], None] = lambda head, since_s: None
         """Told of each client that has come from another head, and when that head had asked us to take it."""
+        self.when_told: Callable[[tuple[str, str]], None] = lambda client: None
+        """Told of each client (subscriber and pattern) that asked for its place and is being told."""
         self.guest_in_doubt: Callable[[str, Key], None] = lambda head, key: None
         """Told of each client that has a place here and with the head it came from."""
         self.now = 0.0
@@ -169,6 +171,7 @@ class HeadContext:
         """This client is being told its place: what it says of it from before does not count any more."""
         self.told_s.pop(client, None)
         self.told_s[client] = self.now
+        self.when_told(client)
         if len(self.told_s) > TOLD_MAX:
             del self.told_s[next(iter(self.told_s))]
 

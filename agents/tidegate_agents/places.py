@@ -108,6 +108,7 @@ class Places:
         self._waiting: dict[Place, _Waiting] = {}
         self._collections: dict[str, _Collection] = {}
         self._last = 0
+        context.when_told = self._asks_anew
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(MigrationReport, self.report)
@@ -330,6 +331,16 @@ class Places:
             self._order(collection)
         else:
             self._give_up(collection, "not collected in time")
+
+    def _asks_anew(self, client: Client) -> None:
+        """A client that has just been told its place may have started anew: it knows of no collection, and a marker that
+        came through before it did will not come again.
+        """
+        for name in sorted(self._collections):
+            collection = self._collections[name]
+            if collection.bound and (collection.place[1][0], collection.pattern) == client:
+                collection.answered, collection.attempts, collection.marked_s = False, 1, float("-inf")
+                self._context.set_timer(f"{PART} {name}", self._context.config.reply_timeout_s)
 
     def _marker_failed(self, action: PublishMarker, problem: str) -> None:
         for name, collection in sorted(self._collections.items()):

@@ -157,14 +157,22 @@ class Standing:
 
     def drop(self, slot: Slot, timer: str) -> Actions:
         """Leave an attachment, or end the attempts to make it."""
-        return [Detach(slot.number)] if slot.alive else [CancelTimer(timer)]
+        return [self.detach(slot)] if slot.alive else [CancelTimer(timer)]
 
-    def give_up(self, slot: Slot, timer: str, report: MigrationReport, head_url: str) -> Actions:
-        """Leave a queue that is not needed any more, and say so to the head when that is done."""
+    def detach(self, slot: Slot) -> Detach:
+        return Detach(slot.number, self.times.detach_s)
+
+    def give_up(
+        self, slot: Slot, timer: str, report: MigrationReport, head_url: str, patience_s: float = 0.0
+    ) -> Actions:
+        """Leave a queue that is not needed any more, and say so to the head when that is done. The application is
+        given `patience_s` to take what it brought, if that is more than usual.
+        """
         if not slot.alive:
             return [CancelTimer(timer), *self._report_left(report, head_url, slot.unsettled)]
         self.leaving[slot.number] = (report, head_url)
-        return [Detach(slot.number, hurry=True), SetTimer(f"{DETACH}{slot.number}", self.times.detach_s)]
+        patience_s = max(self.times.detach_s, patience_s)
+        return [Detach(slot.number, patience_s, hurry=True), SetTimer(f"{DETACH}{slot.number}", patience_s)]
 
     def detached(self, number: int, unsettled: bool) -> Actions:
         left = self.leaving.pop(number, None)

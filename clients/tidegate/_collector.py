@@ -33,8 +33,10 @@ class Collector:
         self._head_url = standing.head_url
         self._marker = marker_name(order.migration)
         self._missing = set(order.heads)
+        self._until_s = 0.0
 
     def begin(self, now: float) -> Actions:
+        self._until_s = now + self.order.timeout_us / 1e6
         self._standing.collecting_at = self._head_url
         self._standing.tell(now, f"collection {self.order.migration}: from {self.order.edge}")
         return [SetTimer(COLLECT, self.order.timeout_us / 1e6), self._standing.attach(self.slot)]
@@ -80,7 +82,8 @@ class Collector:
         standing.outcomes.remember(migration, outcome)
         standing.tell(now, f"collection {migration}: done {reason}".rstrip())
         report = standing.outcome_report(migration, outcome)
-        return [*self._end(), *standing.give_up(self.slot, COLLECT_ATTACH, report, self._head_url)]
+        left_s = self._until_s - now
+        return [*self._end(), *standing.give_up(self.slot, COLLECT_ATTACH, report, self._head_url, left_s)]
 
     def time_out(self, now: float) -> Actions:
         standing, migration = self._standing, self.order.migration

@@ -132,8 +132,8 @@ class SlotConsumer:
         self._hurry = hurry
         by = self._runtime.now() + patience_s
         self._leave_by = by if self._leave_by is None else min(by, self._leave_by)
-        if self._channel is None:
-            # Whoever connects to an edge that does not answer is not waited for.
+        if self._channel is None and not self.ledger.last:
+            # Whoever connects to an edge that does not answer is not waited for. What has brought something, answers.
             self._end(None)
         self._changed.set()
 

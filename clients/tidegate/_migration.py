@@ -61,7 +61,6 @@ from ._moves import (
     CancelTimer,
     ChangeHead,
     Closed,
-    Detach,
     Detached,
     Held,
     MarkerArrived,
@@ -434,7 +433,7 @@ class SubscriptionMachine:
         outcome = Outcome(MigrationStage.STAYED, source, target, reason)
         standing.outcomes.remember(order.migration, outcome)
         standing.tell(now, f"migration {order.migration}: stayed, {reason}")
-        actions: Actions = [CancelTimer(MIGRATION), Detach(migration.slot.number)]
+        actions: Actions = [CancelTimer(MIGRATION), standing.detach(migration.slot)]
         actions += standing.drop_report(order.migration, MigrationStage.ATTACHED)
         if report:
             actions += standing.start_report(standing.outcome_report(order.migration, outcome), migration.head_url)
@@ -580,7 +579,7 @@ class SubscriptionMachine:
         standing = self._standing
         self.closed = True
         standing.tell(now, "closed")
-        actions: Actions = [Detach(number) for number in self.slots]
+        actions: Actions = [standing.detach(slot) for slot in self._slots() if slot.alive]
         actions += self._inquiry.stop()
         timers = (ATTACH, MIGRATION, LINGER, COLLECT, COLLECT_ATTACH, *(f"{DETACH}{slot}" for slot in standing.leaving))
         actions += [CancelTimer(timer) for timer in timers]

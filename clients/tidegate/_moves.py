@@ -190,10 +190,11 @@ class Detach:
     """Stop consuming; acknowledge what is settled of it and leave the rest to RabbitMQ. Comes back as `Detached`.
 
     Its deliveries that the application has not settled yet should be waited for, within reason: the machine gives
-    the queue up only when this came back, or `detach_s` later, and then says whether it may be removed.
+    the queue up only when this came back, or `patience_s` later, and then says whether it may be removed.
     """
 
     slot: int
+    patience_s: float
     hurry: bool = False
     """Whether the queue goes with it: then what its edge has not sent yet only takes room on an uplink that may be
     overloaded, and it is better not waited for. Acknowledgements that get lost by that lose nothing."""

@@ -314,8 +314,8 @@ class SubscriptionEngine:
         match action:
             case Attach():
                 self._attach(action)
-            case Detach(slot, hurry):
-                self._detach(slot, hurry)
+            case Detach():
+                self._detach(action)
             case Release():
                 self._intake.release(action)
             case Answer(to, message):
@@ -389,12 +389,12 @@ class SubscriptionEngine:
         wanted = Consumer(order.place.queue, order.prefetch, self._intake.receiver(consumer))
         self._runtime.spawn(consumer.run(self._owner.data, address, wanted), f"{self} on {order.place.edge}")
 
-    def _detach(self, slot: int, hurry: bool) -> None:
-        consumer = self._consumers.get(slot)
+    def _detach(self, order: Detach) -> None:
+        consumer = self._consumers.get(order.slot)
         if consumer is None:
-            self.handle(Detached(slot))
+            self.handle(Detached(order.slot))
         else:
-            consumer.leave(0.0 if self._stopping else self.times.detach_s, hurry=hurry)
+            consumer.leave(0.0 if self._stopping else order.patience_s, hurry=order.hurry)
 
     def _ended(self, consumer: SlotConsumer, lost: TidegateError | None) -> None:
         del self._consumers[consumer.number]

@@ -297,8 +297,8 @@ class SimSubscriber:
         match action:
             case Attach():
                 self._attach(action)
-            case Detach(slot):
-                self._detach(slot)
+            case Detach(slot, patience_s):
+                self._detach(slot, patience_s)
             case Release(items):
                 for item in items:
                     message, attachment, tag = item.payload
@@ -391,31 +391,38 @@ class SimSubscriber:
         if attachment.consumer is not None:
             attachment.plane.detach(attachment.consumer)
 
-    def _detach(self, slot: int) -> None:
+    def _detach(self, slot: int, patience_s: float) -> None:
         attachment = self._attachments.pop(slot, None)
         if attachment is None:
-            self._kernel.at(self._kernel.now, self._detached, (slot, self.incarnation))
+            self._kernel.at(self._kernel.now, self._detached, (slot, self.incarnation, False))
         elif attachment.buffered:
             # What the application has not got yet is waited for: `_took` comes back here.
             self._attachments[slot] = attachment
             attachment.given_up = True
+            self._kernel.after(self.clock.true_duration_s(patience_s), self._wait_no_longer, attachment)
         else:
+            self._close(attachment)
+
+    def _wait_no_longer(self, attachment: Attachment) -> None:
+        if self._attachments.get(attachment.slot) is attachment:
+            del self._attachments[attachment.slot]
             self._close(attachment)
 
     def _close(self, attachment: Attachment) -> None:
         attachment.given_up = True
         delay_s = 0.0 if self._instant else attachment.delay_s
         self._kernel.after(delay_s, self._closed, attachment)
-        self._kernel.after(2 * delay_s, self._detached, (attachment.slot, self.incarnation))
+        detached = (attachment.slot, self.incarnation, attachment.buffered > 0)
+        self._kernel.after(2 * delay_s, self._detached, detached)
 
     def _closed(self, attachment: Attachment) -> None:
         if attachment.consumer is not None:
             attachment.plane.detach(attachment.consumer)
 
-    def _detached(self, argument: tuple[int, int]) -> None:
-        slot, incarnation = argument
+    def _detached(self, argument: tuple[int, int, bool]) -> None:
+        slot, incarnation, unsettled = argument
         if incarnation == self.incarnation:
-            self.handle(Detached(slot))
+            self.handle(Detached(slot, unsettled))
 
     # Deliveries
 

@@ -21,6 +21,7 @@ from tests.integration.conftest import Launch
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message, Subscriber, Subscription
 from tidegate._aio import AioRuntime
+from tidegate._attachment import SubscriptionTimes
 from tidegate._config import Address, Backoff, Timeouts
 from tidegate._control import Control
 from tidegate_brokers.embedded.cluster import EmbeddedCluster
@@ -244,6 +245,40 @@ async def test_everybody_moves_back_and_forth_under_load(pair: EmbeddedCluster) 
             assert statistics.migrations >= 2 * ROUNDS - 1
             assert statistics.edge == first
             assert statistics.missing == statistics.reordered == 0
+
+
+@pytest.mark.timeout(300)
+async def test_what_a_slow_application_has_not_settled_outlives_its_move_and_its_end(
+    pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old queue was removed although the client had what it brought in its memory alone."""
+    monkeypatch.setattr("tidegate._subscription.SubscriptionTimes", partial(SubscriptionTimes, detach_s=1.0))
+    url, sent = pair.url(pair.clusters[0]), [f"slow {number}".encode() for number in range(30)]
+    async with operator(pair) as manager:
+        async with AsyncSubscriber(url, name="slow") as client, AsyncPublisher(url) as publisher:
+            subscription = await client.subscribe(TOPICS[0], deadline=60, acknowledge="manual")
+            for body in sent:
+                await publisher.publish(TOPICS[0], body)
+            taken = [await anext(subscription) for _ in sent]
+            assert [message.body for message in taken] == sent
+            source = str(subscription.edge)
+            (target,) = [name for name in manager.edges if name != source]
+            await manager.move_all(source, target)
+            await eventually(lambda: subscription.edge == target, "it has moved", DRAIN_S)
+            # Longer than it waits for the application, and than its head takes to remove what was left.
+            await asyncio.sleep(5.0)
+        async with AsyncSubscriber(url, name="slow") as client:
+            subscription = await client.subscribe(TOPICS[0], deadline=60, acknowledge="manual")
+            again = [await asyncio.wait_for(anext(subscription), 60) for _ in sent]
+            assert [message.body for message in again] == sent
+            for message in again:
+                message.ack()
+            await eventually(partial(manager.is_empty, source), f"{source} is empty", DRAIN_S)
+
+            async def settled() -> bool:
+                return await manager.consumers() == {(target, str(subscription.queue)): 1}
+
+            await eventually(settled, "nothing else is left")
 
 
 @pytest.mark.timeout(600)

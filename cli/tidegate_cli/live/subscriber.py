@@ -218,7 +218,7 @@ class LeanSubscriber:
         match action:
             case Attach():
                 self._attach(action)
-            case Detach(slot, hurry):
+            case Detach(slot, hurry=hurry):
                 self._detach(slot, hurry)
             case Release(items, surplus):
                 self._release(items, surplus)

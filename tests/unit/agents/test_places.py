@@ -347,6 +347,28 @@ def test_a_client_that_collects_slowly_may_go_on() -> None:
     assert len({order.migration for order in cluster.ordered(CollectOrder)}) == 3 * ORDERS_MAX
 
 
+def test_a_client_that_starts_anew_is_told_again_what_to_collect() -> None:
+    """It had begun before it crashed: nobody told it again until the time for the first attempt was over."""
+    cluster = abandoned()
+    cluster.period()
+    order = cluster.ordered(CollectOrder)[-1]
+    cluster.report(order, MigrationStage.ATTACHED)
+    cluster.fire(f"collect {order.migration}")
+    assert cluster.decisions("collection-failed") != []
+    cluster = abandoned()
+    cluster.period()
+    order = cluster.ordered(CollectOrder)[-1]
+    cluster.report(order, MigrationStage.ATTACHED)
+    cluster.grant("s")
+    cluster.fire(f"collect {order.migration}", 2.0)
+    assert cluster.ordered(CollectOrder) == [order, order]
+    cluster.period()
+    assert len(cluster.markers) == 2, "the first one may have gone through before"
+    assert cluster.decisions("collection-failed") == []
+    cluster.report(order, STAYED)
+    assert cluster.places("s") == [("e2", 1)]
+
+
 def test_a_client_that_waits_for_a_marker_gets_another_one() -> None:
     """A limited queue drops what is oldest, markers too: the client waited in vain until the time was over."""
     cluster = abandoned()
