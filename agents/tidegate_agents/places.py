@@ -333,8 +333,8 @@ class Places:
             self._give_up(collection, "not collected in time")
 
     def _asks_anew(self, client: Client) -> None:
-        """A client that has just been told its place may have started anew: it knows of no collection, and a marker that
-        came through before it did will not come again.
+        """A client that has just been told its place may have started anew: it knows of no collection, and a marker
+        that came through before it did will not come again.
         """
         for name in sorted(self._collections):
             collection = self._collections[name]
