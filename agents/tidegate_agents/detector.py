@@ -201,6 +201,11 @@ class Detector:
     # Judging
 
     @property
+    def undecided(self) -> bool:
+        """Whether the last sample has shown a change, and so a part of it only."""
+        return self.steps == 1
+
+    @property
     def rule(self) -> ThresholdRule:
         config = self._config
         return ThresholdRule(config.threshold, self.session_time.average_s, config.period_s, config.margin)

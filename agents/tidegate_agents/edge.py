@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
+from typing import Final
 
 from tidegate_protocol.balancing import (
     DrainNotice,
@@ -72,6 +73,7 @@ from .machine import (
     OutputsListed,
     ReplyAddress,
     ReplyReceived,
+    SampleSoon,
     Send,
     ServerSeen,
     SetTimer,
@@ -86,6 +88,9 @@ from .policies import policy_named
 from .registry import RegistryDigest, key_of, registry_digest
 
 HELLO_TIMER = "hello"
+SOON_SHARE: Final = 0.75
+"""Of a period: how soon a sample that left something open is followed by another one. Sooner, and those who would help
+have not seen the change themselves yet: plans made then are the worse the sooner they are made."""
 
 
 class EdgeAgent:
@@ -117,6 +122,8 @@ class EdgeAgent:
         self._doubted: dict[str, Subscription | None] = {}
         self._hello_id: str | None = None
         self._server_there = True
+        self._closer = False
+        """Whether the next sample is one that was asked for."""
 
     @property
     def outputs(self) -> tuple[Subscription, ...]:
@@ -197,6 +204,7 @@ class EdgeAgent:
         for action in judgement.actions:
             self._context.do(action)
         self.balancing.judged()
+        self._look_closer()
         report = pie_report(
             self.detector.broker,
             self.config.cluster,
@@ -206,6 +214,15 @@ class EdgeAgent:
         )
         if self._pie.published(report):
             self._context.do(Announce(report))
+
+    def _look_closer(self) -> None:
+        """What this sample has not quite shown, the next one will: it need not be a whole period later. Once: what is
+        still open then is no burst, but noise. Not for those who act on a single sample, as the papers do.
+        """
+        doubting = self.config.balancing.queue_samples_needed > 1
+        self._closer = doubting and self.detector.undecided and not self._closer
+        if self._closer:
+            self._context.do(SampleSoon(SOON_SHARE * self.config.balancing.period_s))
 
     # Hello
 

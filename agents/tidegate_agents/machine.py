@@ -340,6 +340,13 @@ class LimitOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleSoon:
+    """Take the next sample so soon, and not a whole period after the last one."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DisconnectPublisher:
     """Close the connection of a publisher that floods and does not listen."""
 
@@ -385,6 +392,7 @@ Action = (
     | WatchFence
     | UnwatchFence
     | LimitOutput
+    | SampleSoon
     | DisconnectPublisher
     | Record
 )

@@ -71,6 +71,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
+    runtime.sample_soon = senses.sensor.soon
     telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
     limits = policy_named(config.policy, config.policy_seed).limits

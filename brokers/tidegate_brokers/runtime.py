@@ -24,6 +24,7 @@ from tidegate_agents.machine import (
     Record,
     Reply,
     ReplyAddress,
+    SampleSoon,
     Send,
     SendClient,
     SetTimer,
@@ -54,6 +55,8 @@ class Runtime:
 
     def __init__(self, agent: Agent, metrics: BrokerMetrics) -> None:
         self.observer: Observer | None = None
+        self.sample_soon: Callable[[float], None] = lambda after_s: None
+        """Who samples the load, where somebody does."""
         self._agent = agent
         self._metrics = metrics
         self._events: deque[Event] = deque()
@@ -135,6 +138,8 @@ class Runtime:
                             "session": decision.session or None,
                         },
                     )
+                case SampleSoon(after_s=after_s):
+                    self.sample_soon(after_s)
                 case _:
                     self._worker.submit(action)
 

@@ -45,6 +45,7 @@ from tidegate_agents.machine import (
     Record,
     Reply,
     RoutesChanged,
+    SampleSoon,
     Send,
     SendClient,
     SetTimer,
@@ -90,6 +91,7 @@ class SimBroker:
         self._plane_free_s = 0.0
         self._held: list[tuple[Callable[[Any], None], Any]] = []
         self._sampled_s = 0.0
+        self._next_sample = 0
         self.name = name
         self.clock = Clock()
         self.incarnation = 0
@@ -109,9 +111,7 @@ class SimBroker:
         self._plane_free_s = self._sampled_s = self._kernel.now
         self._reset_counters()
         self.post(self._found())
-        self._kernel.after(
-            self.clock.true_duration_s(self._period_s) + self._phase_s, self._sample_step, self.incarnation
-        )
+        self._plan_sample(self._period_s, self._phase_s)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -170,6 +170,8 @@ class SimBroker:
                 self._timers.pop(name, None)
             case Record(decision):
                 self._world.decided(self.name, decision, self._kernel.now)
+            case SampleSoon(after_s):
+                self._plan_sample(after_s)
             case DisconnectPublisher(publisher, _):
                 self._world.disconnect_publisher(self.name, publisher)
             case _:
@@ -206,10 +208,15 @@ class SimBroker:
 
     # Samples
 
-    def _sample_step(self, incarnation: int) -> None:
-        if not self.up or incarnation != self.incarnation:
+    def _plan_sample(self, after_s: float, phase_s: float = 0.0) -> None:
+        """The next sample is taken then, and not when it was to be taken before."""
+        self._next_sample += 1
+        self._kernel.after(self.clock.true_duration_s(after_s) + phase_s, self._sample_step, self._next_sample)
+
+    def _sample_step(self, number: int) -> None:
+        if not self.up or number != self._next_sample:
             return
-        self._kernel.after(self.clock.true_duration_s(self._period_s), self._sample_step, incarnation)
+        self._plan_sample(self._period_s)
         if not self.frozen:
             elapsed_s = self._kernel.now - self._sampled_s
             self._sampled_s = self._kernel.now

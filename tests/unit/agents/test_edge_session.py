@@ -18,6 +18,7 @@ from tests.support.edge_driver import (
 )
 from tidegate_agents.balancing import SESSION_TIMER, Phase
 from tidegate_agents.config import ATTEMPTS_MAX, BalancingConfig
+from tidegate_agents.edge import SOON_SHARE
 from tidegate_agents.machine import (
     Action,
     ActionFailed,
@@ -28,6 +29,7 @@ from tidegate_agents.machine import (
     OutputDeclared,
     OutputDeleted,
     ReplyReceived,
+    SampleSoon,
     TimerFired,
     UnbindMarker,
     Undeliverable,
@@ -130,6 +132,18 @@ def test_the_first_sample_of_a_change_begins_no_session() -> None:
     assert requested(1, calm=True), "one sample is enough where nothing has changed"
     assert not requested(1, calm=False), "it has seen a part of the change only"
     assert requested(2, calm=False)
+
+
+@pytest.mark.parametrize(("needed", "closer"), [(2, [False, False, True, False, False, True]), (1, [False] * 6)])
+def test_a_change_is_looked_at_again_before_a_period_is_over_but_once(needed: int, closer: list[bool]) -> None:
+    driver = EdgeDriver(capacity=capacity_of("b1"), balancing=replace(AT_ONCE, queue_samples_needed=needed))
+    width = capacity_of("b1").uplink_bytes_per_s
+    assert width is not None
+    found = []
+    for share in (0.5, 0.5, 0.8, 0.9, 0.9, 0.5):
+        sample = SubscriptionSample("out.s.0", "a", share * width / 1e3, share * width / 1e3, 0, 0.0, 0.4, 1e3)
+        found.append([action.after_s for action in of(driver.sample([sample]), SampleSoon)])
+    assert found == [[SOON_SHARE] if soon else [] for soon in closer]
 
 
 def test_a_head_that_begins_anew_leads_no_session_any_more() -> None:

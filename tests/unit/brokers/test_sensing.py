@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tidegate_agents.machine import EdgeSampled
 from tidegate_agents.metrics import SubscriptionSample
@@ -22,8 +24,11 @@ from tidegate_brokers.sensing.exposition import (
     Exposition,
     ExpositionReader,
 )
+from tidegate_brokers.sensing.gauges import SensingMetrics
 from tidegate_brokers.sensing.heads import REPORT_AGE_MAX_S, HeadSampler
 from tidegate_brokers.sensing.queues import Differences, Held
+from tidegate_brokers.sensing.sensor import Sensor
+from tidegate_brokers.sensing.source import Answer, MetricsSource
 from tidegate_brokers.sensing.trips import ProbedTrip, SubscriberTrip
 from tidegate_brokers.sensing.wire import wire_overhead_bytes
 from tidegate_protocol.messages import Capacity, PublisherReport, Subscription, TopicCount
@@ -425,3 +430,39 @@ def test_a_report_counts_until_the_next_or_until_it_is_old() -> None:
     book.reported(report(50, topic="alert.fire"), 1.0)
     assert [(one.topic, one.messages_per_s) for one in book.fresh(1.5)] == [("alert.fire", 50.0)]
     assert book.fresh(1.0 + REPORT_AGE_MAX_S) == ()
+
+
+# The rhythm
+
+
+class StillSource(MetricsSource):
+    """Nothing ever happens at this RabbitMQ."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def ask(self, families: tuple[str, ...], *, sizes: bool) -> Answer:
+        return Answer(read(""), asyncio.get_running_loop().time(), 0)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_sample_that_is_wanted_soon_need_not_wait_for_the_period() -> None:
+    taken: list[float] = []
+    done = asyncio.Event()
+
+    def take(answer: Answer) -> None:
+        taken.append(answer.moment_s)
+        if len(taken) == 1:
+            sensor.soon(0.1)
+        elif len(taken) == 2:
+            done.set()
+
+    sensor = Sensor(StillSource(), (), 3_600.0, lambda: 1, take, SensingMetrics(CollectorRegistry()))
+    sensing = asyncio.create_task(sensor.run())
+    await asyncio.wait_for(done.wait(), 60)
+    await asyncio.sleep(0.3)
+    sensing.cancel()
+    assert len(taken) == 2, "the one after that is a period later again"
+    assert taken[1] - taken[0] >= 0.1
