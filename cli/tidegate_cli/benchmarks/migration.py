@@ -29,9 +29,11 @@ from tidegate_protocol.messages import StatusReply, StatusRequest
 from ..ask import Asking
 from ..console import Report
 from ..errors import CommandFailed
+from ..live.machine import MachineUse, look, use
 from ..live.workers import ANSWER_TIMEOUT_S, WorkerProcess
 from ..pacing import Pacer
 from .migration_worker import Task
+from .watches import Window
 
 WORKER: Final = "tidegate_cli.benchmarks.migration_worker"
 PROCESSES: Final = 4
@@ -65,8 +67,16 @@ class _Measured:
     """What all rounds have shown, in milliseconds but for the durations."""
 
     gaps: list[float] = field(default_factory=list)
+    """Of each move, from the order until `AFTER_S` after its end."""
+    bystanders: list[float] = field(default_factory=list)
+    """The same measure, over as long as a move's, of those who were not moving while others did."""
     calm: list[float] = field(default_factory=list)
-    """The same measure while nobody moved."""
+    """The same measure, over as long as a move's, while nobody moved."""
+    drain: list[float] = field(default_factory=list)
+    """The same measure over a whole drain: each subscriber's own move and everybody else's."""
+    moves_s: list[float] = field(default_factory=list)
+    resting: list[MachineUse] = field(default_factory=list)
+    moving: list[MachineUse] = field(default_factory=list)
     stalls: list[float] = field(default_factory=list)
     """How long the event loop of a process with subscribers stood still, at most in each round."""
     durations_s: list[float] = field(default_factory=list)
@@ -149,36 +159,49 @@ class Bench:
     async def _rounds(self, head: Asking, home: str, away: str) -> _Measured:
         measured = _Measured()
         for number in range(self._size.rounds):
-            usual_s = await self._calm(measured)
-            began = time.monotonic()
+            calm, usual_s = await self._calm(measured)
+            machine, began = look({}), time.monotonic()
             await _drain(head, home, True)
             await self._all_on(away)
             ended = time.monotonic()
+            measured.moving.append(use(machine, look({}), ended - began))
             await _emptied(head, home)
             await asyncio.sleep(max(0.0, ended + AFTER_S - time.monotonic()))
             measured.durations_s.append(ended - began)
-            for told in await self._ask("gaps", began=began, ended=ended + AFTER_S, usual_s=usual_s):
-                measured.gaps += told["gaps"]
-                measured.stalls.append(told["stall_ms"])
+            await self._look_back(measured, calm, Window(began, ended + AFTER_S), usual_s)
             await _drain(head, home, False)
             home, away = away, home
             self._report("rounds", number + 1, self._size.rounds)
         return measured
 
-    async def _calm(self, measured: _Measured) -> float:
-        """The median latency while nothing moves."""
+    async def _look_back(self, measured: _Measured, calm: Window, drain: Window, usual_s: float) -> None:
+        """What a round has shown; what was noticed by those who did not move, over as long as moves took."""
+        about: dict[str, float] = {"usual_s": usual_s}
+        moves_s: list[float] = []
+        for told in await self._ask("gaps", **_between(drain), **about, after_s=AFTER_S):
+            measured.gaps += told["gaps"]
+            measured.drain += told["drain"]
+            measured.stalls.append(told["stall_ms"])
+            moves_s += told["moves_s"]
+        measured.moves_s += moves_s
+        about["length_s"] = statistics.median(moves_s) + AFTER_S
+        for told in await self._ask("unmoved", **_between(drain), **about):
+            measured.bystanders += told["gaps"]
+        for told in await self._ask("unmoved", **_between(calm), **about):
+            measured.calm += told["gaps"]
+
+    async def _calm(self, measured: _Measured) -> tuple[Window, float]:
+        """A time in which nothing moves, and the median latency in it."""
         # What came at once after a start or a move is none of it.
         await asyncio.sleep(AFTER_S)
-        began = time.monotonic()
+        machine, began = look({}), time.monotonic()
         await asyncio.sleep(CALM_S)
-        ended = time.monotonic()
-        ages: list[float] = [age for told in await self._ask("ages", began=began, ended=ended) for age in told["ages"]]
+        calm = Window(began, time.monotonic())
+        measured.resting.append(use(machine, look({}), calm.length_s))
+        ages: list[float] = [age for told in await self._ask("ages", **_between(calm)) for age in told["ages"]]
         if not ages:
             raise CommandFailed("nothing was delivered before the first move: look at the logs of the brokers")
-        usual_s = statistics.median(ages)
-        for told in await self._ask("gaps", began=began, ended=ended, usual_s=usual_s):
-            measured.calm += told["gaps"]
-        return usual_s
+        return calm, statistics.median(ages)
 
     async def _all_on(self, edge: str) -> None:
         """Wait until every subscriber is served from `edge` and nothing of its move is left."""
@@ -194,12 +217,15 @@ class Bench:
             "rounds": self._size.rounds,
             "moves": len(measured.gaps),
             "messages_per_s": TOPICS * RATE_PER_S * self._size.subscribers / TOPICS,
-            "gap_p50_ms": round(_percentile(measured.gaps, 50), 1),
-            "gap_p99_ms": round(_percentile(measured.gaps, 99), 1),
-            "gap_max_ms": round(max(measured.gaps), 1),
-            "calm_p50_ms": round(_percentile(measured.calm, 50), 1),
-            "calm_p99_ms": round(_percentile(measured.calm, 99), 1),
+            **_percentiles("gap", measured.gaps),
+            **_percentiles("bystanders", measured.bystanders),
+            **_percentiles("calm", measured.calm),
+            **_percentiles("drain", measured.drain),
             "stall_max_ms": round(max(measured.stalls), 1),
+            "busy_share_calm": round(statistics.mean(one.busy_share for one in measured.resting), 3),
+            "busy_share_moving": round(statistics.mean(one.busy_share for one in measured.moving), 3),
+            "move_p50_s": round(_percentile(measured.moves_s, 50), 3),
+            "move_max_s": round(max(measured.moves_s), 3),
             "duration_s": round(statistics.median(measured.durations_s), 2),
             **{name: sum(one[name] for one in counts) for name in COUNTS},
         }
@@ -211,6 +237,19 @@ async def run_migration(url: str | None, size: Size, report: Report) -> dict[str
         return await Bench(url, size, report).run()
     async with EmbeddedCluster(Topology.simple(clusters=1, edges=2), compact=True, progress=report) as cluster:
         return await Bench(cluster.url(next(iter(cluster.clusters))), size, report).run()
+
+
+def _percentiles(name: str, values: list[float]) -> dict[str, float]:
+    # A drain may be over before a subscriber that is not moving was seen for long enough.
+    return {
+        f"{name}_p50_ms": round(_percentile(values, 50), 1) if values else 0.0,
+        f"{name}_p99_ms": round(_percentile(values, 99), 1) if values else 0.0,
+        f"{name}_max_ms": round(max(values, default=0.0), 1),
+    }
+
+
+def _between(window: Window) -> dict[str, float]:
+    return {"began": window.began_s, "ended": window.ended_s}
 
 
 def _percentile(values: list[float], percent: int) -> float:
