@@ -175,4 +175,9 @@ async def _make(text: str) -> Subscribers:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(_make))
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(serve(_make))
+        else:
+            uvloop.run(serve(_make))
