@@ -65,6 +65,9 @@ class Size:
 
     subscribers: int = 100
     rounds: int = 3
+    persistent: bool = False
+    """Whether messages are. RabbitMQ then has them written to its disk a thousand times per second, and the waiting for
+    that shows more than the moves do."""
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ class _Load:
     """Publishers that go on until told to stop."""
 
     url: str
+    persistent: bool
     published: dict[str, int] = field(default_factory=dict)
     stopping: bool = False
 
@@ -100,7 +104,7 @@ class _Load:
         async with AsyncPublisher(self.url, name=f"bench-{topic.rpartition('.')[2]}") as publisher:
             while not self.stopping:
                 await pacer.wait()
-                await publisher.publish(topic, BODY)
+                await publisher.publish(topic, BODY, persistent=self.persistent)
                 self.published[topic] = self.published.get(topic, 0) + 1
 
 
@@ -112,7 +116,7 @@ class Bench:
         self._size = size
         self._report = report
         self._workers: list[WorkerProcess] = []
-        self._load = _Load(url)
+        self._load = _Load(url, size.persistent)
 
     async def run(self) -> dict[str, Any]:
         """All rounds; returns the figures."""
@@ -223,6 +227,7 @@ class Bench:
             "subscribers": self._size.subscribers,
             "rounds": self._size.rounds,
             "moves": len(measured.gaps),
+            "persistent": self._size.persistent,
             "messages_per_s": TOPICS * RATE_PER_S * self._size.subscribers / TOPICS,
             **_percentiles("gap", measured.gaps),
             **_percentiles("bystanders", measured.bystanders),

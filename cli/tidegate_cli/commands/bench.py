@@ -124,10 +124,11 @@ def _show_agents(figures: dict[str, Any]) -> None:
     metavar="AMQP_URL",
     help="A head with two edges that serve nobody else. Default: a cluster started for this.",
 )
+@click.option("--persistent", is_flag=True, help="Persistent messages: what waiting for a disk adds shows, too.")
 @json_option
-def migration(subscribers: int, rounds: int, url: str | None, as_json: bool) -> None:
+def migration(subscribers: int, rounds: int, url: str | None, persistent: bool, as_json: bool) -> None:
     """Subscribers moved from edge to edge under load: how long each goes without a message, and what is lost."""
-    size = migration_benchmark.Size(subscribers=subscribers, rounds=rounds)
+    size = migration_benchmark.Size(subscribers=subscribers, rounds=rounds, persistent=persistent)
     with progress(quiet=as_json) as report:
         figures = run(migration_benchmark.run_migration(url, size, report))
     if as_json:
