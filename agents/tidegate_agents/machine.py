@@ -305,7 +305,7 @@ class UnbindMarker:
 class PublishMarker:
     """Publish an empty message with this key, to be confirmed by RabbitMQ; comes back as `MarkerPublished`.
 
-    For the moment of publishing the key is bound to the links named in `targets`, on top of the routes there are.
+    It goes into the links named in `targets` and nowhere else; where none is named, wherever the routes lead its key.
     It follows everything that has been published here before on each of those links.
     """
 

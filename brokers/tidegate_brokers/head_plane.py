@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from aiormq.abc import AbstractChannel
+from aiormq.abc import AbstractChannel, AbstractConnection
 from pamqp.commands import Basic
+from pamqp.common import FieldValue
 
 from tidegate_agents.machine import (
     Action,
@@ -38,9 +39,11 @@ from tidegate_protocol.names import (
     DELIVER_EXCHANGE,
     INGRESS_PREFIX,
     LINK_PREFIX,
+    MARKER_EXCHANGE,
     PUBLISH_EXCHANGE,
     ingress_exchange,
     link_queue,
+    marker_header,
 )
 
 from .errors import RabbitError, RabbitUnreachable
@@ -98,6 +101,11 @@ class HeadPlane:
     """Links on their way out, with how often in a row each was seen empty."""
     link_authorities: str = SYSTEM_AUTHORITIES
     """Where this head's RabbitMQ finds the authorities whose certificates it accepts."""
+    marked: set[str] = field(default_factory=set)
+    """Links that are bound to the exchange of the markers."""
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    confirming: AbstractChannel | None = None
+    """Where markers are published; opened when the first one is, and again on a new connection."""
 
     # The three things a runtime does with a plane
 
@@ -113,6 +121,7 @@ class HeadPlane:
         """Make RabbitMQ hold exactly what is desired."""
         for exchange in (CONTROL_EXCHANGE, *self._exchanges()):
             await channel.exchange_declare(exchange, exchange_type="topic", durable=True)
+        await channel.exchange_declare(MARKER_EXCHANGE, exchange_type="headers", durable=True)
         for exchange in await management.exchanges(INGRESS_PREFIX):
             if exchange.removeprefix(INGRESS_PREFIX) not in self.neighbours:
                 log.info("removing %s: no longer a neighbour", exchange)
@@ -122,6 +131,7 @@ class HeadPlane:
         )
         for target in sorted(self.routes.keys() | self.links.keys()):
             await declare_link(channel, target)
+            await self._bind_markers(channel, target)
         await self._assert_bindings(channel, management)
         present = await management.shovels()
         for link in self.links.values():
@@ -140,6 +150,7 @@ class HeadPlane:
                 self.dropped.pop(target, None)
                 self.routes.setdefault(target, set())
                 await declare_link(channel, target)
+                await self._bind_markers(channel, target)
                 present = await management.shovels()
                 await self._assert_shovel(management, action, present.get(link_queue(target)))
                 return None
@@ -196,14 +207,34 @@ class HeadPlane:
         await bind_all(channel, [Binding(change.target, e, p) for p in change.add for e in exchanges])
         await unbind_all(channel, [Binding(change.target, e, p) for p in change.remove for e in exchanges])
 
+    # Markers
+
+    async def _bind_markers(self, channel: AbstractChannel, target: str) -> None:
+        """Once for each link: binding every marker's key for the moment costs RabbitMQ four changes to its routes."""
+        arguments: dict[str, FieldValue] = {"x-match": "any", marker_header(target): True}
+        await channel.queue_bind(link_queue(target), MARKER_EXCHANGE, arguments=arguments)
+        self.marked.add(target)
+
     async def _publish_marker(self, channel: AbstractChannel, key: str, targets: tuple[str, ...]) -> None:
-        """Put a marker into the links; published twice, should the connection go in between, it does no harm."""
-        bindings = [Binding(target, PUBLISH_EXCHANGE, key) for target in targets]
-        await bind_all(channel, bindings)
-        confirming = await channel.connection.channel(publisher_confirms=True)
-        properties = Basic.Properties(delivery_mode=PERSISTENT)
-        await confirming.basic_publish(b"", exchange=PUBLISH_EXCHANGE, routing_key=key, properties=properties)
-        await asyncio.gather(confirming.close(), unbind_all(channel, bindings))
+        """Put a marker into the links, or, without targets, where the routes lead it; published twice, should the
+        connection go in between, it does no harm.
+        """
+        for target in targets:
+            if target not in self.marked:
+                # A link that is gone is refused here, and one that is new gets its binding.
+                await self._bind_markers(channel, target)
+        confirming = await self._confirming(channel.connection)
+        headers: dict[str, FieldValue] = {marker_header(target): True for target in targets}
+        properties = Basic.Properties(delivery_mode=PERSISTENT, headers=headers)
+        exchange = MARKER_EXCHANGE if targets else PUBLISH_EXCHANGE
+        await confirming.basic_publish(b"", exchange=exchange, routing_key=key, properties=properties)
+
+    async def _confirming(self, connection: AbstractConnection) -> AbstractChannel:
+        # Markers are published side by side.
+        async with self.opening:
+            if self.confirming is None or self.confirming.is_closed or self.confirming.connection is not connection:
+                self.confirming = await connection.channel(publisher_confirms=True)
+            return self.confirming
 
     async def _bindings(self, management: Management) -> set[Binding]:
         found = set()
@@ -272,6 +303,7 @@ class HeadPlane:
         if state is None or self.dropped[target] > EMPTY_CHECKS:
             await management.delete_shovel(link_queue(target))
             await channel.queue_delete(link_queue(target))
+            self.marked.discard(target)
             del self.dropped[target]
             log.info("removed the link to %s", target)
 

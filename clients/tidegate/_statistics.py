@@ -38,6 +38,10 @@ class Statistics:
     """How often it was moved to another edge."""
     migration_gap_s: float = 0.0
     """The longest pause in delivery around the last move."""
+    migration_began_s: float | None = None
+    """When the order for the last move came, on the clock of `time.monotonic`; None before the first."""
+    migration_ended_s: float | None = None
+    """When that move was over and its old queue left, on the same clock; None while it is under way."""
     held: int = 0
     """Messages that came by a new edge too early and were kept back until it was their turn."""
     collected: int = 0

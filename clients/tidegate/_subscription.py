@@ -121,6 +121,8 @@ class SubscriptionEngine:
         self._digester = Digester(inbox, request.pattern, request.deadline_us, owner.runtime.now())
         self._order: MigrateOrder | None = None
         """The last order to move that came, obeyed or not."""
+        self._move_began_s: float | None = None
+        self._move_ended_s: float | None = None
         self.settled = self._intake.settled
         """To be called when the application settled something; from any thread."""
         self._timers = Timers(owner.runtime, self._fired, str(self))
@@ -171,6 +173,8 @@ class SubscriptionEngine:
             reconnects=self.reconnects,
             migrations=self._machine.moves,
             migration_gap_s=self._intake.gap_s,
+            migration_began_s=self._move_began_s,
+            migration_ended_s=self._move_ended_s,
             held=self._intake.held,
         )
 
@@ -292,9 +296,12 @@ class SubscriptionEngine:
         if machine.migrating and not migrating:
             self._digester.move_began(self._order, self._intake.gap_s, self._intake.held)
             self._intake.began(now)
+            self._move_began_s, self._move_ended_s = now, None
         elif migrating and not machine.migrating:
             self._digester.move_ended(machine.moves > moves, now)
             self._intake.moved(machine.moves > moves, now)
+        if self._move_ended_s is None and self._move_began_s is not None and machine.at_rest:
+            self._move_ended_s = now
         for action in actions:
             self._carry_out(action)
         if machine.attached and not attached:

@@ -13,6 +13,8 @@ from typing import Final
 PUBLISH_EXCHANGE: Final = "tidegate.publish"
 INGRESS_PREFIX: Final = "tidegate.ingress."
 LINK_PREFIX: Final = "link."
+MARKER_EXCHANGE: Final = "tidegate.markers"
+"""Where a head writes markers and fences. It goes by headers (`marker_header`), so that no key has to be bound."""
 
 # Data plane, on an edge: links write here, one queue per subscription.
 DELIVER_EXCHANGE: Final = "tidegate.deliver"
@@ -51,6 +53,11 @@ def ingress_exchange(head: str) -> str:
 def link_queue(target: str) -> str:
     """The queue on a head that holds what waits to be forwarded to the broker `target`."""
     return LINK_PREFIX + target
+
+
+def marker_header(target: str) -> str:
+    """The header that takes a message of `MARKER_EXCHANGE` into the link to `target`."""
+    return f"tidegate-to-{target}"
 
 
 def output_queue(subscriber: str, number: int) -> str:

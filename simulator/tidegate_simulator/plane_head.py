@@ -128,9 +128,10 @@ class HeadPlane:
         return links
 
     def publish_marker(self, message: Message, targets: tuple[str, ...]) -> None:
-        """Route by what is bound and, for this moment, to `targets`, behind all that was routed before."""
-        routed = {link.target: link for link in self._links_for(message.topic, None)}
-        routed |= {target: self._link(target) for target in targets}
+        """Send to `targets`, or, without any, where the routes lead, behind all that was routed before."""
+        routed = {target: self._link(target) for target in targets}
+        if not targets:
+            routed = {link.target: link for link in self._links_for(message.topic, None)}
         self._record(pack_data(b"m", self._kernel.now, self._number, message.index))
         for target in sorted(routed):
             routed[target].send(message)

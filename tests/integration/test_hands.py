@@ -15,10 +15,15 @@ from aiormq.abc import AbstractChannel
 from tests.support.waiting import eventually
 from tidegate_agents.machine import (
     ActionFailed,
+    ChangeRoutes,
     DeclareOutput,
     DeleteOutput,
     DisconnectPublisher,
+    EnsureLink,
     LimitOutput,
+    LinkKind,
+    MarkerPublished,
+    PublishMarker,
     UnwatchFence,
     WatchFence,
 )
@@ -29,7 +34,7 @@ from tidegate_brokers.head_plane import HeadPlane
 from tidegate_brokers.management import Management, management
 from tidegate_brokers.urls import ServerUrl
 from tidegate_protocol.messages import Subscription
-from tidegate_protocol.names import DELIVER_EXCHANGE, ingress_exchange
+from tidegate_protocol.names import DELIVER_EXCHANGE, ingress_exchange, link_queue, marker_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -141,3 +146,38 @@ async def test_a_fence_is_told_once_even_if_it_came_while_nobody_was_connected(n
         await plane.assert_all(channel, api)
         assert plane.fences.watched == {}
         assert await api.alarms() == frozenset()
+
+
+async def test_a_marker_goes_into_the_links_it_is_for_and_into_no_other(node: RabbitNode) -> None:
+    plane = head_plane(node, "markers", [])
+    links = ("one", "two", "three")
+    m1, m2, m3, m4 = (marker_key(f"m{number}", "head") for number in range(1, 5))
+
+    async def waiting(channel: AbstractChannel) -> list[list[str]]:
+        found: list[list[str]] = []
+        for link in links:
+            keys: list[str] = []
+            while (got := await channel.basic_get(link_queue(link), no_ack=True)).delivery_tag is not None:
+                keys.append(str(got.routing_key))
+            found.append(keys)
+        return found
+
+    async with connected(node, "markers") as (channel, api):
+        await plane.assert_all(channel, api)
+        for link in links:
+            # Nobody listens there: what is sent stays in the queues.
+            await plane.perform(channel, api, EnsureLink(link, LinkKind.EDGE, "amqp://127.0.0.1:1"))
+            await api.delete_shovel(link_queue(link))
+        await plane.perform(channel, api, ChangeRoutes(1, "three", add=("#",)))
+        markers = [PublishMarker(m1, ("one", "two")), PublishMarker(m2, ("two",))]
+        done = await asyncio.gather(*(plane.perform(channel, api, marker) for marker in markers))
+        assert done == [MarkerPublished(m1), MarkerPublished(m2)]
+        first, second, third = await waiting(channel)
+        assert (first, sorted(second), third) == ([m1], [m1, m2], [])
+        # Without a target it goes where the routes lead.
+        await plane.perform(channel, api, PublishMarker(m3))
+        assert await waiting(channel) == [[], [], [m3]]
+    async with connected(node, "markers") as (channel, api):
+        await plane.assert_all(channel, api)
+        await plane.perform(channel, api, PublishMarker(m4, ("one",)))
+        assert await waiting(channel) == [[m4], [], []]

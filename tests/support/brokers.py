@@ -22,7 +22,7 @@ from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 from tests.support.waiting import eventually
 from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
 from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode, request_key
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE
+from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, MARKER_EXCHANGE, PUBLISH_EXCHANGE
 
 ANSWER_TIMEOUT_S = 20.0
 PERIOD_S = 0.3
@@ -153,9 +153,10 @@ class Brokers:
             return answer.json()
 
     async def routes(self, head: str, target: str) -> set[tuple[str, str]]:
-        """The exchange and pattern of every binding of a link."""
+        """The exchange and pattern of every binding of a link, but for the one that brings it markers."""
         found = await self.api(f"bindings/{self.vhost(head)}")
-        return {(b["source"], b["routing_key"]) for b in found if b["destination"] == f"link.{target}" and b["source"]}
+        bound = {(b["source"], b["routing_key"]) for b in found if b["destination"] == f"link.{target}"}
+        return {(source, key) for source, key in bound if source not in ("", MARKER_EXCHANGE)}
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[RawClient]:

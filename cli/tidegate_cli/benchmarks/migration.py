@@ -1,10 +1,12 @@
 """`tidegate bench migration`: a hundred subscribers moved under load, and how long each went without a message.
 
 All of them sit on one edge. In each round that edge is drained, as for maintenance, while publishers go on at a steady
-rate; the other edge takes everybody, and is drained in the next round. The gap of one move is what the subscriber's
-application noticed: how much longer than usual a message took, or the pause between two of them lasted beyond the
-publishing interval, whichever is more. Link delays are in the usual latency, so they don't count. The same is measured
-while nobody moves: what is seen then is the machine's.
+rate; the other edge takes everybody, and is drained in the next round. The gap of one move is what its own subscriber's
+application noticed, from the order until a second after the old queue was left: how much longer than usual a message
+took, or the pause between two of them lasted beyond the publishing interval, whichever is more. Link delays are in the
+usual latency, so they don't count. The same is measured, over as long a time, of subscribers that don't move while
+others do, and while nobody moves: what is seen then is the machine's. Besides, over the whole drain, so that nothing
+falls between.
 
 The subscribers are spread over a few processes (`migration_worker` says why); publishers and operator are here.
 Needs nothing but the address of a head with two edges, so it runs on any cluster.
@@ -29,9 +31,12 @@ from tidegate_protocol.messages import StatusReply, StatusRequest
 from ..ask import Asking
 from ..console import Report
 from ..errors import CommandFailed
+from ..live.machine import MachineUse, look, use
+from ..live.verdict import BUSY_SHARE_MAX, STEAL_SHARE_MAX
 from ..live.workers import ANSWER_TIMEOUT_S, WorkerProcess
 from ..pacing import Pacer
 from .migration_worker import Task
+from .watches import Window
 
 WORKER: Final = "tidegate_cli.benchmarks.migration_worker"
 PROCESSES: Final = 4
@@ -45,6 +50,8 @@ CALM_S: Final = 5.0
 """How long it is watched before anything moves, to know what is usual."""
 AFTER_S: Final = 1.0
 """What counts as part of a move after its end."""
+CALM_MS_MAX: Final = 100.0
+"""What 99 in 100 may notice while nobody moves: where it is more, the machine can't show what moves add."""
 LOOK_EVERY_S: Final = 0.05
 SUBSCRIBE_S_MAX: Final = 120.0
 ROUND_S_MAX: Final = 120.0
@@ -58,6 +65,9 @@ class Size:
 
     subscribers: int = 100
     rounds: int = 3
+    persistent: bool = False
+    """Whether messages are. RabbitMQ then has them written to its disk a thousand times per second, and the waiting for
+    that shows more than the moves do."""
 
 
 @dataclass(slots=True)
@@ -65,8 +75,16 @@ class _Measured:
     """What all rounds have shown, in milliseconds but for the durations."""
 
     gaps: list[float] = field(default_factory=list)
+    """Of each move, from the order until `AFTER_S` after its end."""
+    bystanders: list[float] = field(default_factory=list)
+    """The same measure, over as long as a move's, of those who were not moving while others did."""
     calm: list[float] = field(default_factory=list)
-    """The same measure while nobody moved."""
+    """The same measure, over as long as a move's, while nobody moved."""
+    drain: list[float] = field(default_factory=list)
+    """The same measure over a whole drain: each subscriber's own move and everybody else's."""
+    moves_s: list[float] = field(default_factory=list)
+    resting: list[MachineUse] = field(default_factory=list)
+    moving: list[MachineUse] = field(default_factory=list)
     stalls: list[float] = field(default_factory=list)
     """How long the event loop of a process with subscribers stood still, at most in each round."""
     durations_s: list[float] = field(default_factory=list)
@@ -77,6 +95,7 @@ class _Load:
     """Publishers that go on until told to stop."""
 
     url: str
+    persistent: bool
     published: dict[str, int] = field(default_factory=dict)
     stopping: bool = False
 
@@ -85,7 +104,7 @@ class _Load:
         async with AsyncPublisher(self.url, name=f"bench-{topic.rpartition('.')[2]}") as publisher:
             while not self.stopping:
                 await pacer.wait()
-                await publisher.publish(topic, BODY)
+                await publisher.publish(topic, BODY, persistent=self.persistent)
                 self.published[topic] = self.published.get(topic, 0) + 1
 
 
@@ -97,7 +116,7 @@ class Bench:
         self._size = size
         self._report = report
         self._workers: list[WorkerProcess] = []
-        self._load = _Load(url)
+        self._load = _Load(url, size.persistent)
 
     async def run(self) -> dict[str, Any]:
         """All rounds; returns the figures."""
@@ -149,36 +168,49 @@ class Bench:
     async def _rounds(self, head: Asking, home: str, away: str) -> _Measured:
         measured = _Measured()
         for number in range(self._size.rounds):
-            usual_s = await self._calm(measured)
-            began = time.monotonic()
+            calm, usual_s = await self._calm(measured)
+            machine, began = look({}), time.monotonic()
             await _drain(head, home, True)
             await self._all_on(away)
             ended = time.monotonic()
+            measured.moving.append(use(machine, look({}), ended - began))
             await _emptied(head, home)
             await asyncio.sleep(max(0.0, ended + AFTER_S - time.monotonic()))
             measured.durations_s.append(ended - began)
-            for told in await self._ask("gaps", began=began, ended=ended + AFTER_S, usual_s=usual_s):
-                measured.gaps += told["gaps"]
-                measured.stalls.append(told["stall_ms"])
+            await self._look_back(measured, calm, Window(began, ended + AFTER_S), usual_s)
             await _drain(head, home, False)
             home, away = away, home
             self._report("rounds", number + 1, self._size.rounds)
         return measured
 
-    async def _calm(self, measured: _Measured) -> float:
-        """The median latency while nothing moves."""
+    async def _look_back(self, measured: _Measured, calm: Window, drain: Window, usual_s: float) -> None:
+        """What a round has shown; what was noticed by those who did not move, over as long as moves took."""
+        about: dict[str, float] = {"usual_s": usual_s}
+        moves_s: list[float] = []
+        for told in await self._ask("gaps", **_between(drain), **about, after_s=AFTER_S):
+            measured.gaps += told["gaps"]
+            measured.drain += told["drain"]
+            measured.stalls.append(told["stall_ms"])
+            moves_s += told["moves_s"]
+        measured.moves_s += moves_s
+        about["length_s"] = statistics.median(moves_s) + AFTER_S
+        for told in await self._ask("unmoved", **_between(drain), **about):
+            measured.bystanders += told["gaps"]
+        for told in await self._ask("unmoved", **_between(calm), **about):
+            measured.calm += told["gaps"]
+
+    async def _calm(self, measured: _Measured) -> tuple[Window, float]:
+        """A time in which nothing moves, and the median latency in it."""
         # What came at once after a start or a move is none of it.
         await asyncio.sleep(AFTER_S)
-        began = time.monotonic()
+        machine, began = look({}), time.monotonic()
         await asyncio.sleep(CALM_S)
-        ended = time.monotonic()
-        ages: list[float] = [age for told in await self._ask("ages", began=began, ended=ended) for age in told["ages"]]
+        calm = Window(began, time.monotonic())
+        measured.resting.append(use(machine, look({}), calm.length_s))
+        ages: list[float] = [age for told in await self._ask("ages", **_between(calm)) for age in told["ages"]]
         if not ages:
             raise CommandFailed("nothing was delivered before the first move: look at the logs of the brokers")
-        usual_s = statistics.median(ages)
-        for told in await self._ask("gaps", began=began, ended=ended, usual_s=usual_s):
-            measured.calm += told["gaps"]
-        return usual_s
+        return calm, statistics.median(ages)
 
     async def _all_on(self, edge: str) -> None:
         """Wait until every subscriber is served from `edge` and nothing of its move is left."""
@@ -189,17 +221,26 @@ class Bench:
             raise CommandFailed(f"{len(stuck)} subscribers have not moved to {edge} in {ROUND_S_MAX:g} s: {shown}")
 
     def _figures(self, measured: _Measured, counts: list[dict[str, Any]]) -> dict[str, Any]:
+        calm = _percentiles("calm", measured.calm)
+        reasons = bottlenecks(calm["calm_p99_ms"], [*measured.resting, *measured.moving])
         return {
             "subscribers": self._size.subscribers,
             "rounds": self._size.rounds,
             "moves": len(measured.gaps),
+            "persistent": self._size.persistent,
             "messages_per_s": TOPICS * RATE_PER_S * self._size.subscribers / TOPICS,
-            "gap_p50_ms": round(_percentile(measured.gaps, 50), 1),
-            "gap_p99_ms": round(_percentile(measured.gaps, 99), 1),
-            "gap_max_ms": round(max(measured.gaps), 1),
-            "calm_p50_ms": round(_percentile(measured.calm, 50), 1),
-            "calm_p99_ms": round(_percentile(measured.calm, 99), 1),
+            **_percentiles("gap", measured.gaps),
+            **_percentiles("bystanders", measured.bystanders),
+            **calm,
+            **_percentiles("drain", measured.drain),
             "stall_max_ms": round(max(measured.stalls), 1),
+            "busy_share_calm": round(statistics.mean(one.busy_share for one in measured.resting), 3),
+            "busy_share_moving": round(statistics.mean(one.busy_share for one in measured.moving), 3),
+            "steal_share": round(max(one.steal_share for one in [*measured.resting, *measured.moving]), 3),
+            "valid": not reasons,
+            "invalid_because": reasons,
+            "move_p50_s": round(_percentile(measured.moves_s, 50), 3),
+            "move_max_s": round(max(measured.moves_s), 3),
             "duration_s": round(statistics.median(measured.durations_s), 2),
             **{name: sum(one[name] for one in counts) for name in COUNTS},
         }
@@ -211,6 +252,33 @@ async def run_migration(url: str | None, size: Size, report: Report) -> dict[str
         return await Bench(url, size, report).run()
     async with EmbeddedCluster(Topology.simple(clusters=1, edges=2), compact=True, progress=report) as cluster:
         return await Bench(cluster.url(next(iter(cluster.clusters))), size, report).run()
+
+
+def bottlenecks(calm_p99_ms: float, uses: list[MachineUse]) -> list[str]:
+    """Why a run says more about the machine than about moves; empty if it does not."""
+    reasons: list[str] = []
+    if calm_p99_ms > CALM_MS_MAX:
+        reasons.append(
+            f"while nobody moved, one in a hundred noticed {calm_p99_ms:.0f} ms or more (at most {CALM_MS_MAX:g} ms)"
+        )
+    if (busy := max(one.busy_share for one in uses)) > BUSY_SHARE_MAX:
+        reasons.append(f"the processors were busy for {busy:.1%} of a round (at most {BUSY_SHARE_MAX:.0%})")
+    if (steal := max(one.steal_share for one in uses)) > STEAL_SHARE_MAX:
+        reasons.append(f"the host took away {steal:.1%} of the processors (at most {STEAL_SHARE_MAX:.0%})")
+    return reasons
+
+
+def _percentiles(name: str, values: list[float]) -> dict[str, float]:
+    # A drain may be over before a subscriber that is not moving was seen for long enough.
+    return {
+        f"{name}_p50_ms": round(_percentile(values, 50), 1) if values else 0.0,
+        f"{name}_p99_ms": round(_percentile(values, 99), 1) if values else 0.0,
+        f"{name}_max_ms": round(max(values, default=0.0), 1),
+    }
+
+
+def _between(window: Window) -> dict[str, float]:
+    return {"began": window.began_s, "ended": window.ended_s}
 
 
 def _percentile(values: list[float], percent: int) -> float:

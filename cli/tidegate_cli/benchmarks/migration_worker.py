@@ -19,7 +19,7 @@ from typing import Any, Final
 from tidegate import AsyncSubscriber, AsyncSubscription, Message
 
 from ..live.serving import serve
-from .watches import Watch
+from .watches import Watch, Window
 
 TICK_S: Final = 0.01
 """How often a process looks how late its event loop is."""
@@ -55,6 +55,8 @@ class Subscribers:
         self._stack = AsyncExitStack()
         self._watches = [Watch(name, topic, task.interval_s) for name, topic in task.subscribers]
         self._subscriptions: list[AsyncSubscription] = []
+        self._own: list[Window | None] = [None] * len(self._watches)
+        """Of each subscriber the time of its last move, with what counts as part of it afterwards."""
         self._stalls = Watch("event loop", "", TICK_S)
         self._ticking: asyncio.Task[None] | None = None
 
@@ -64,14 +66,14 @@ class Subscribers:
             case "subscribe":
                 return await self._subscribe()
             case "ages":
-                ages = [age for watch in self._watches for age in watch.ages_between(line["began"], line["ended"])]
-                return {"ages": ages}
+                window = Window(line["began"], line["ended"])
+                return {"ages": [age for watch in self._watches for age in watch.ages_in(window)]}
             case "moved":
                 return {"stuck": await self._moved(line["edge"], line["patience_s"])}
             case "gaps":
-                began, ended = line["began"], line["ended"]
-                gaps = [watch.gap_ms(began, ended, line["usual_s"]) for watch in self._watches]
-                return {"gaps": gaps, "stall_ms": self._stalls.gap_ms(began, ended, 0.0)}
+                return self._gaps(Window(line["began"], line["ended"]), line["usual_s"], line["after_s"])
+            case "unmoved":
+                return {"gaps": self._unmoved(Window(line["began"], line["ended"]), line["usual_s"], line["length_s"])}
             case "settle":
                 return await self._settle(line["published"], line["patience_s"])
             case "finish":
@@ -101,7 +103,7 @@ class Subscribers:
             self._stalls.take(time.monotonic(), 0.0, "", self._stalls.seen)
 
     async def _moved(self, edge: str, patience_s: float) -> list[str]:
-        """Wait until everybody is served from `edge`; who is not when time is up."""
+        """Wait until everybody is served from `edge` and has left the old one; who has not when time is up."""
         until = time.monotonic() + patience_s
         while True:
             stuck = [
@@ -109,9 +111,39 @@ class Subscribers:
                 for watch, one in zip(self._watches, self._subscriptions, strict=True)
                 if one.edge != edge or not one.attached
             ]
+            # Statistics are dear, and what asks for them all the time would show in what it measures.
+            stuck = stuck or [
+                watch.name
+                for watch, one in zip(self._watches, self._subscriptions, strict=True)
+                if one.statistics().migration_ended_s is None
+            ]
             if not stuck or time.monotonic() > until:
                 return stuck
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _gaps(self, drain: Window, usual_s: float, after_s: float) -> dict[str, Any]:
+        """What each subscriber noticed of its own move, and in the whole drain."""
+        gaps: list[float] = []
+        for number, (watch, one) in enumerate(zip(self._watches, self._subscriptions, strict=True)):
+            told = one.statistics()
+            assert told.migration_began_s is not None
+            assert told.migration_ended_s is not None
+            own = self._own[number] = Window(told.migration_began_s, told.migration_ended_s + after_s)
+            gaps.append(watch.gap_ms(own, usual_s))
+        return {
+            "gaps": gaps,
+            "moves_s": [own.length_s - after_s for own in self._own if own is not None],
+            "drain": [watch.gap_ms(drain, usual_s) for watch in self._watches],
+            "stall_ms": self._stalls.gap_ms(drain, 0.0),
+        }
+
+    def _unmoved(self, window: Window, usual_s: float, length_s: float) -> list[float]:
+        """What subscribers noticed while they did not move, in stretches of this length."""
+        return [
+            watch.gap_ms(part, usual_s)
+            for watch, own in zip(self._watches, self._own, strict=True)
+            for part in window.parts(length_s, but=own)
+        ]
 
     async def _settle(self, published: dict[str, int], patience_s: float) -> dict[str, Any]:
         """Wait for what is under way, within a bound: what has not come by then is lost."""
@@ -143,4 +175,9 @@ async def _make(text: str) -> Subscribers:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(_make))
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(serve(_make))
+        else:
+            uvloop.run(serve(_make))

@@ -124,10 +124,11 @@ def _show_agents(figures: dict[str, Any]) -> None:
     metavar="AMQP_URL",
     help="A head with two edges that serve nobody else. Default: a cluster started for this.",
 )
+@click.option("--persistent", is_flag=True, help="Persistent messages: what waiting for a disk adds shows, too.")
 @json_option
-def migration(subscribers: int, rounds: int, url: str | None, as_json: bool) -> None:
+def migration(subscribers: int, rounds: int, url: str | None, persistent: bool, as_json: bool) -> None:
     """Subscribers moved from edge to edge under load: how long each goes without a message, and what is lost."""
-    size = migration_benchmark.Size(subscribers=subscribers, rounds=rounds)
+    size = migration_benchmark.Size(subscribers=subscribers, rounds=rounds, persistent=persistent)
     with progress(quiet=as_json) as report:
         figures = run(migration_benchmark.run_migration(url, size, report))
     if as_json:
@@ -139,16 +140,31 @@ def migration(subscribers: int, rounds: int, url: str | None, as_json: bool) -> 
 
 
 def _show_migration(figures: dict[str, Any]) -> None:
-    out().print(
+    console = out()
+    console.print(
         f"{figures['moves']} moves of {figures['subscribers']} subscribers at {figures['messages_per_s']:,.0f} "
-        f"deliveries/s: {figures['duration_s']:.1f} s for all of them.\n"
-        f"Nobody noticed more than {figures['gap_p50_ms']:.0f} ms (p50), {figures['gap_p99_ms']:.0f} ms (p99), "
-        f"{figures['gap_max_ms']:.0f} ms (longest); while nobody moved, {figures['calm_p50_ms']:.0f} ms (p50), "
-        f"{figures['calm_p99_ms']:.0f} ms (p99).\n"
+        f"deliveries/s: {figures['duration_s']:.1f} s for all of them, {figures['move_p50_s']:.2f} s for each."
+    )
+    table = Table(title="Added latency or pause, in milliseconds", title_justify="left")
+    for heading, right in (("noticed", False), ("p50", True), ("p99", True), ("longest", True)):
+        table.add_column(heading, justify="right" if right else "left")
+    rows = (
+        ("by a subscriber of its own move", "gap"),
+        ("by others, meanwhile, in as long a time", "bystanders"),
+        ("while nobody moved, in as long a time", "calm"),
+        ("by each in a whole drain", "drain"),
+    )
+    for what, name in rows:
+        table.add_row(what, *(f"{figures[f'{name}_{share}_ms']:.0f}" for share in ("p50", "p99", "max")))
+    console.print(table)
+    console.print(
+        f"Processors busy: {figures['busy_share_calm']:.0%}, {figures['busy_share_moving']:.0%} during drains. "
         f"No process with subscribers stood still for more than {figures['stall_max_ms']:.0f} ms.\n"
         f"{figures['deliveries']:,} deliveries: {figures['lost']} lost, {figures['duplicates']} doubled "
         f"({figures['duplicates_removed']} removed), {figures['out_of_order']} out of order."
     )
+    for reason in figures["invalid_because"]:
+        console.print(f"The machine was the bottleneck: {reason}.")
 
 
 @command.command("sensing")
