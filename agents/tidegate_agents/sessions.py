@@ -212,7 +212,10 @@ class Sessions:
         else:
             return False
         context.decide(Decision("session-refused", message.edge, why, session=message.session))
-        retry_s = context.config.balancing.retry_s
+        balancing = context.config.balancing
+        # One that was merely asked whether it could help is free again in an instant, and may need help itself.
+        helper = message.edge in self._by_broker and mine is not None and mine.source != message.edge
+        retry_s = balancing.period_s if helper else balancing.retry_s
         context.refuse(reply_to, reason, why, retry_after_s=retry_s)
         return True
 

@@ -297,6 +297,24 @@ def test_a_session_ends_in_time_whatever_its_migrations_do() -> None:
     assert cluster.places("s") == [("e2", 1)], "a client that did move is not called back"
 
 
+def test_a_helper_that_needs_help_itself_need_not_wait_for_long() -> None:
+    """Two edges are overrun at once. The second was asked whether it could help the first, was refused a session of its
+    own for that, and asked again only five seconds later.
+    """
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s")
+    cluster.balance("e1~1~1", "e2", "e3")
+    refusal = cluster.balance("e2~1~1", "e3", source="e2")
+    assert isinstance(refusal, Refusal)
+    balancing = cluster.agent._context.config.balancing
+    assert refusal.retry_after_s == balancing.period_s
+    cluster.plan("e1~1~1", move("s", target="e3"))
+    assert isinstance(cluster.balance("e2~1~2", "e3", source="e2"), BalanceCandidates), "it is no target"
+    refusal = cluster.balance("e1~1~2", "e2")
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == balancing.retry_s, "its own session has to end"
+
+
 @pytest.mark.parametrize("state", ["stopping", "draining", "unknown"])
 def test_a_source_that_can_not_have_a_session_is_told_so(state: str) -> None:
     cluster = Cluster("e1", "e2")
