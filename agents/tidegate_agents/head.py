@@ -127,6 +127,10 @@ class HeadAgent:
         self._operations.register(dispatch)
         self._insights.register(dispatch)
 
+    def has_confirmed(self, neighbour: str) -> bool:
+        """Whether a neighbour has bound all that we want from it."""
+        return self._neighbours.has_confirmed(neighbour)
+
     @property
     def paused(self) -> bool:
         """Whether an operator has switched balancing off in this cluster."""

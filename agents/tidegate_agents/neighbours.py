@@ -114,6 +114,10 @@ class Neighbours:
             if neighbour.alive and context.now - neighbour.heard_s > SILENT_PERIODS_MAX * context.config.period_s:
                 self._lose(neighbour, "silent")
 
+    def has_confirmed(self, name: str) -> bool:
+        """Whether this neighbour has all that it was offered so far."""
+        return self._neighbours[name].confirmed == self._context.routes.offers[name].changes
+
     def open_wait(self, key: str, target: str, budget_s: float, without: str | None = None) -> None:
         """Wait until what `target` needs now is bound here and confirmed by all neighbours but `without`."""
         context = self._context
@@ -309,7 +313,7 @@ class Neighbours:
         """The heads behind us, other than behind `without`, that have not confirmed all of our routes."""
         names: set[str] = set()
         for name, neighbour in self._neighbours.items():
-            if name != without and neighbour.confirmed != self._context.routes.offers[name].changes:
+            if name != without and not self.has_confirmed(name):
                 names.add(name)
             elif name != without:
                 names |= neighbour.awaiting

@@ -73,7 +73,7 @@ def test_it_does_so_even_if_the_head_that_sent_it_away_has_forgotten(restarted: 
 
 @pytest.mark.parametrize(
     ("restart_s", "away_s", "crash_s"),
-    [((25.5, 26.5), None, 38.0), ((25.5, 26.5), (27.5, 36.0), 38.0), ((26.5, 28.5), (27.5, 37.0), 37.2)],
+    [((25.5, 26.5), None, 38.0), ((25.5, 26.5), (28.4, 36.0), 38.0), ((26.5, 28.5), (28.4, 37.0), 37.2)],
 )
 def test_it_does_so_even_if_that_head_was_restarted_while_it_moved(
     restart_s: tuple[float, float], away_s: tuple[float, float] | None, crash_s: float
@@ -83,7 +83,7 @@ def test_it_does_so_even_if_that_head_was_restarted_while_it_moved(
     """
     faults = [Fault(restart_s[0], FaultKind.CRASH, "h0", restart_s[1])]
     faults += [Fault(away_s[0], FaultKind.EDGE_DOWN, "e0", away_s[1])] if away_s is not None else []
-    result = run_scenario(two_clusters(*faults, Fault(crash_s, FaultKind.CLIENT_CRASH, "s1", crash_s + 1.5)))
+    result = run_scenario(two_clusters(*faults, Fault(crash_s, FaultKind.CLIENT_CRASH, "s0", crash_s + 1.5)))
     assert result.counts["moves"] >= 1
     assert not result.failed, result.problems
 
@@ -115,7 +115,22 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
     [
         *(2, 4, 15, 22, 26, 55, 88, 113, 191, 201, 208, 246, 291, 313, 317, 352, 380, 573, 926, 997),
         *(100472, 101984, 102210, 102486, 102969, 103466, 105445, 105684, 105869, 106599, 107219),
-        *(701306, 704216, 705590, 705628, 706570, 707051, 736126, 736210, 739361, 739446, 801214, 801254),
+        *(
+            823866,
+            701306,
+            704216,
+            705590,
+            705628,
+            706570,
+            707051,
+            713602,
+            736126,
+            736210,
+            739361,
+            739446,
+            801214,
+            801254,
+        ),
     ],
 )
 def test_seeds_that_failed_once(seed: int) -> None:

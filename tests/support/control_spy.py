@@ -23,7 +23,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from tidegate_brokers.embedded.cluster import BrokerInfo
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import ControlMessage, decode
-from tidegate_protocol.names import CONTROL_EXCHANGE, MARKER_PREFIX, PUBLISH_EXCHANGE
+from tidegate_protocol.names import CONTROL_EXCHANGE, MARKER_EXCHANGE, MARKER_PREFIX, PUBLISH_EXCHANGE
 
 TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
 SEEN_MAX: Final = 50_000
@@ -107,7 +107,7 @@ class ControlSpy:
                 (await http.put(f"/api/vhosts/{vhost}", json={"tracing": True})).raise_for_status()
             channel = await connection.channel()
             queue = await channel.declare_queue(exclusive=True)
-            for exchange in (CONTROL_EXCHANGE, ""):
+            for exchange in (CONTROL_EXCHANGE, MARKER_EXCHANGE, ""):
                 await queue.bind(TRACE_EXCHANGE, f"publish.{exchange}")
             await channel.declare_exchange(PUBLISH_EXCHANGE, "topic", durable=True)
             await queue.bind(PUBLISH_EXCHANGE, f"{MARKER_PREFIX}#")
@@ -138,6 +138,8 @@ def _read(incoming: AbstractIncomingMessage) -> Seen | None:
         return Seen(time.monotonic(), incoming.routing_key or "")
     keys = incoming.headers.get("routing_keys")
     key = str(keys[0]) if isinstance(keys, list) and keys else ""
+    if incoming.headers.get("exchange_name") == MARKER_EXCHANGE:
+        return Seen(time.monotonic(), key)
     try:
         return Seen(time.monotonic(), key, decode(incoming.body))
     except MalformedMessage:

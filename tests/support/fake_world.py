@@ -53,7 +53,7 @@ class FakeWorld:
     def __init__(self, plan: Scenario, *checkers: Checker) -> None:
         self.scenario = plan
         self.edges = {edge.name: SimpleNamespace(plane=SimpleNamespace(queues={})) for edge in plan.edges}
-        self.heads = {head.name: SimpleNamespace(plane=SimpleNamespace(routes={})) for head in plan.heads}
+        self.heads = {head.name: _head() for head in plan.heads}
         self.brokers: dict[str, Any] = {}
         self.publishers = {
             spec.name: SimpleNamespace(head=spec.head, machine=SimpleNamespace()) for spec in plan.publishers
@@ -143,3 +143,10 @@ class FakeWorld:
 
 def leaving(at_s: float) -> tuple[SubscriberSpec, ...]:
     return (replace(scenario().subscribers[0], leaves_s=at_s),)
+
+
+def _head() -> SimpleNamespace:
+    """A head whose neighbours have confirmed everything."""
+    return SimpleNamespace(
+        plane=SimpleNamespace(routes={}), agent=SimpleNamespace(has_confirmed=lambda neighbour: True)
+    )

@@ -136,12 +136,15 @@ def machines(world: World) -> dict[str, object]:
 
 
 def route_exists(world: World, tree: Tree, head: str, spec: SubscriberSpec) -> bool:
-    """Whether something published at `head` now would reach a queue of this subscription."""
+    """Whether something published at `head` now would reach a queue of this subscription, by routes that all heads on
+    the way have confirmed: one that is left over from a subscription before may be about to go.
+    """
     for edge, _ in queues_of(world, spec.name):
-        hops = [*tree.path(head, tree.edges[edge]), edge]
-        if all(
+        heads = tree.path(head, tree.edges[edge])
+        bound = all(
             any(covers(bound, spec.pattern) for bound in routes(world, here).get(there, ()))
-            for here, there in pairwise(hops)
-        ):
+            for here, there in pairwise([*heads, edge])
+        )
+        if bound and all(world.heads[there].agent.has_confirmed(here) for here, there in pairwise(heads)):
             return True
     return False

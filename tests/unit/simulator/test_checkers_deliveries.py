@@ -155,6 +155,24 @@ def test_and_everything_from_then_on_even_if_the_route_goes_away_again() -> None
     assert run.end() == ["lost"]
 
 
+def test_a_route_that_is_left_over_from_before_promises_nothing() -> None:
+    run = world(scenario(heads=2))
+    run.queue("e0")
+    run.grant(2.0, awaiting=("h1",))
+    run.route("h1", "h0", "t")
+    run.route("h0", "e0", "#")
+    run.heads["h0"].agent.has_confirmed = lambda neighbour: False
+    run.publish(0, 3.0)
+    run.deliver(0, 3.5)
+    run.route("h1", "h0")
+    run.publish(1, 4.0)
+    assert run.end() == []
+    run.heads["h0"].agent.has_confirmed = lambda neighbour: True
+    run.route("h1", "h0", "t")
+    run.publish(2, 5.0)
+    assert run.end() == ["lost"]
+
+
 def test_a_head_that_was_not_awaited_owes_at_once() -> None:
     run = world(scenario(heads=2))
     run.grant(2.0)
