@@ -26,7 +26,6 @@ from tidegate_protocol.balancing import (
     SessionPhase,
 )
 from tidegate_protocol.messages import OutputPrepare, OutputRemove
-from tidegate_protocol.names import marker_prefix
 
 from .arena import HEAD, MOVER, Arena
 
@@ -84,9 +83,10 @@ def _noticed(phase: SessionPhase) -> Callable[[Seen, str], bool]:
 
 
 def _marker_published(arena: Arena, seen: Seen, source: str) -> bool:
-    orders = [one.message for one in arena.spy.seen if isinstance(one.message, MigrateOrder)]
-    ours = [one for one in orders if one.subscriber == MOVER and one.edge_from == source]
-    return seen.kind == "marker" and bool(ours) and seen.key.startswith(marker_prefix(ours[-1].migration) + ".")
+    # It goes out together with the order, and may be seen before it; but not before its key was bound to the old queue.
+    bound = [one.message for one in arena.spy.seen if isinstance(one.message, MarkerBind) and one.broker == source]
+    ours = [one.key.removesuffix("*") for one in bound if one.subscriber == MOVER]
+    return seen.kind == "marker" and bool(ours) and seen.key.startswith(ours[-1])
 
 
 STEPS: Final = (
