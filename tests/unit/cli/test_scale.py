@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tidegate_cli.benchmarks.agents import Measured, figures
+from tidegate_cli.benchmarks.agents import Measured, figures, measure
 from tidegate_cli.errors import describe
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_cli.main import cli
@@ -100,3 +100,9 @@ def test_growth_is_told_against_n_log_n() -> None:
 @pytest.mark.parametrize("sizes", ["1", "100;200", "", "100,10000000"])
 def test_bad_sizes_of_an_edge_are_usage_errors(sizes: str) -> None:
     assert run("bench", "agents", "--sizes", sizes).exit_code == ExitCode.USAGE
+
+
+def test_a_decision_is_measured_where_one_plan_does_not_suffice() -> None:
+    """At this size the first plan leaves something late: the agent asks on, and the bench has to answer."""
+    measured = measure(10_000, 1, lambda step, done, total: None)
+    assert measured.moves > 0
