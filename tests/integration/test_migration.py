@@ -6,6 +6,7 @@ The moves come from draining an edge, which uses the same migrations as load bal
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -249,10 +250,11 @@ async def test_everybody_moves_back_and_forth_under_load(pair: EmbeddedCluster) 
 
 @pytest.mark.timeout(300)
 async def test_what_a_slow_application_has_not_settled_outlives_its_move_and_its_end(
-    pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The old queue was removed although the client had what it brought in its memory alone."""
     monkeypatch.setattr("tidegate._subscription.SubscriptionTimes", partial(SubscriptionTimes, detach_s=1.0))
+    caplog.set_level(logging.INFO, "tidegate")
     url, sent = pair.url(pair.clusters[0]), [f"slow {number}".encode() for number in range(30)]
     async with operator(pair) as manager:
         async with AsyncSubscriber(url, name="slow") as client, AsyncPublisher(url) as publisher:
@@ -265,8 +267,8 @@ async def test_what_a_slow_application_has_not_settled_outlives_its_move_and_its
             (target,) = [name for name in manager.edges if name != source]
             await manager.move_all(source, target)
             await eventually(lambda: subscription.edge == target, "it has moved", DRAIN_S)
-            # Longer than it waits for the application, and than its head takes to remove what was left.
-            await asyncio.sleep(5.0)
+            # Its head has heard of the move, and wants the rest to be collected instead of removing it.
+            await eventually(lambda: "collection " in caplog.text, f"it is ordered to collect from {source}", 30)
         async with AsyncSubscriber(url, name="slow") as client:
             subscription = await client.subscribe(TOPICS[0], deadline=60, acknowledge="manual")
             again = [await asyncio.wait_for(anext(subscription), 60) for _ in sent]

@@ -1,8 +1,7 @@
 """What one subscriber's application noticed: when each message came, how old it was, and whether all of them did.
 
 Kept as plain numbers, not as objects: what measures pauses must leave nothing behind that a garbage collector has to
-look at. Nothing here knows clients or clocks, or why a stretch of time is looked
-at.
+look at. Nothing here knows clients or clocks, or why a stretch of time is looked at.
 """
 
 from __future__ import annotations

@@ -198,13 +198,19 @@ def test_a_client_that_takes_too_long_is_asked_whether_it_moved(stage: Migration
     assert cluster.removed == [("e1", "s", 0) if answer is MOVED else ("e2", "s", 1)]
 
 
-def test_a_report_that_comes_after_giving_up_finds_nothing_lost() -> None:
+def given_up() -> tuple[Cluster, MigrateOrder]:
+    """A client that attached to its new queue was not heard of again, and its migration was given up."""
     cluster = Cluster("e1", "e2")
     moving(cluster, "s")
     order = the_order(cluster)
     cluster.report(order, ATTACHED)
     for seconds in (22.0, *([2.0] * CLIENT_ATTEMPTS_MAX)):
         cluster.fire(timer(order), seconds)
+    return cluster, order
+
+
+def test_a_report_that_comes_after_giving_up_finds_nothing_lost() -> None:
+    cluster, order = given_up()
     cluster.report(order, MOVED)
     assert cluster.places("s") == [("e1", 0)], "everything is there; the client comes back for it"
     assert cluster.grant("s").edge == "e1"
@@ -283,12 +289,7 @@ def test_a_marker_that_can_not_be_published_cancels() -> None:
 @pytest.mark.parametrize("told", [False, True])
 def test_unsubscribing_after_a_move_that_was_given_up_removes_the_place_that_was_kept(told: bool) -> None:
     """Its client had moved, could not say so, and calls its place by the number of one that was taken away."""
-    cluster = Cluster("e1", "e2")
-    moving(cluster, "s")
-    order = the_order(cluster)
-    cluster.report(order, ATTACHED)
-    for seconds in (22.0, *([2.0] * CLIENT_ATTEMPTS_MAX)):
-        cluster.fire(timer(order), seconds)
+    cluster, _ = given_up()
     assert cluster.places("s") == [("e1", 0)]
     if told:
         cluster.now += 1.0
