@@ -211,7 +211,7 @@ class Detector:
         return ThresholdRule(config.threshold, self.session_time.average_s, config.period_s, config.margin)
 
     def sampled(self, event: EdgeSampled, migrating: Collection[str] = frozenset()) -> Judgement:
-        """Take one sample in and judge the edge. `migrating` names queues in migration besides those so marked."""
+        """Take one sample in and judge the edge. `migrating` names queues in migration, which are not judged."""
         self.samples += 1
         self._head_round_trip_s = smooth(event.head_round_trip_s, self._head_round_trip_s)
         before, width = self.broker.bytes_offered_per_s, self._known_uplink
@@ -284,7 +284,7 @@ class Detector:
                 if expected > drain or shrinking:
                     threshold -= (expected - drain) * per_growth_s
             queue.threshold = threshold
-            moves = queue.migrating = sample.migrating or sample.name in migrating
+            moves = queue.migrating = sample.name in migrating
             drained += drain_level * size
             away = queue.away = not sample.attached
             if away:

@@ -131,6 +131,11 @@ class EdgeAgent:
         return tuple(self._outputs[name] for name in self._sorted)
 
     @property
+    def migrating(self) -> frozenset[str]:
+        """The queues in migration: what a client holds back meanwhile looks like backlog."""
+        return self._markers.migrating
+
+    @property
     def story(self) -> deque[Decision]:
         """The latest decisions."""
         return self._context.story

@@ -5,8 +5,8 @@ through both, behind everything that was sent before. What always holds: whoever
 RabbitMQ has it, or refused; every binding is taken back some time later, whatever became of its migration; their
 number is bounded.
 
-A queue counts as *migrating* from the moment its marker is asked for until the binding is gone, the queue is gone, or
-a session ended here: what a client holds back meanwhile looks like backlog and is none.
+A queue counts as *migrating* from the moment its marker is asked for until the queue is gone, a session ended here, or
+no migration takes that long: what a client holds back meanwhile looks like backlog and is none.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ Waiting = tuple[ReplyAddress | None, ControlMessage]
 class _Marker:
     subscriber: str
     number: int
-    until_s: float
+    until_s: float = 0.0
+    """The binding."""
+    migrating_until_s: float = 0.0
     binding: bool = False
-    migrating: bool = True
     waiting: list[Waiting] = field(default_factory=list)
     """Whom to answer, and what, when it is bound."""
 
@@ -45,6 +46,7 @@ class EdgeMarkers:
         balancing = context.config.balancing
         # Longer than any migration may take, so that no binding is taken back too early.
         self._life_s = max(balancing.session_timeout_s, 2.0 * balancing.migration_timeout_s)
+        self._migration_s = balancing.migration_timeout_s
         self._markers: dict[tuple[str, str], _Marker] = {}
         self.migrating: frozenset[str] = frozenset()
         """The queues that are in migration."""
@@ -63,9 +65,9 @@ class EdgeMarkers:
                 text = f"pending_max = {self._context.config.pending_max} markers are bound"
                 self._context.refuse([address for address, _ in waiting], RefusalReason.LIMIT, text)
                 return
-            marker = self._markers[at] = _Marker(subscriber, number, 0.0)
+            marker = self._markers[at] = _Marker(subscriber, number)
         marker.until_s = self._context.now + self._life_s
-        marker.migrating = True
+        marker.migrating_until_s = self._context.now + self._migration_s
         marker.waiting = [*marker.waiting, *waiting][-REPLIES_JOINED_MAX:]
         if not marker.binding:
             marker.binding = True
@@ -101,22 +103,24 @@ class EdgeMarkers:
     def settle(self) -> None:
         """A session ended here: its queues are as they will be. The bindings stay until their time is over."""
         for marker in self._markers.values():
-            marker.migrating = False
+            marker.migrating_until_s = self._context.now
         self._count()
 
     def expire(self) -> None:
-        """Take back the bindings whose time is over."""
+        """Take back the bindings whose time is over, and judge the queues whose migration must be over by now."""
         over = sorted(at for at, marker in self._markers.items() if marker.until_s <= self._context.now)
         for at in over:
             marker = self._markers.pop(at)
             addresses = [address for address, _ in marker.waiting]
             self._context.refuse(addresses, RefusalReason.FAILED, f"{at[1]} was not bound in time")
             self._context.do(UnbindMarker(marker.subscriber, marker.number, at[1]))
-        if over:
-            self._count()
+        self._count()
 
     def _count(self) -> None:
-        self.migrating = frozenset(queue for (queue, _), marker in self._markers.items() if marker.migrating)
+        now = self._context.now
+        self.migrating = frozenset(
+            queue for (queue, _), marker in self._markers.items() if marker.migrating_until_s > now
+        )
 
     def validate(self) -> None:
         """Raise AssertionError if somebody waits for a binding that nobody makes, or there are too many."""
@@ -124,4 +128,4 @@ class EdgeMarkers:
         for at, marker in self._markers.items():
             assert marker.binding or not marker.waiting, f"nobody binds {at}"
             assert at[0] == output_queue(marker.subscriber, marker.number), at
-        assert self.migrating == {queue for (queue, _), marker in self._markers.items() if marker.migrating}
+        assert self.migrating <= {queue for queue, _ in self._markers}

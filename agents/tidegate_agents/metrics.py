@@ -74,8 +74,6 @@ class SubscriptionSample:
     round_trip_s: float
     message_bytes: float
     """The average on the wire."""
-    migrating: bool = False
-    """What a client holds back during a move looks like backlog; such a queue is not judged."""
     attached: bool = True
     """Whether a subscriber takes from it. What waits for one that is away is late through nobody's load."""
 

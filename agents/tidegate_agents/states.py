@@ -39,7 +39,7 @@ QUEUE_FINDINGS_MAX: Final = 64
 
 
 class JudgedQueue(Protocol):
-    """What judging a queue needs of it; a `SubscriptionSample` has it, and so has what a detector keeps."""
+    """What judging a queue needs of it."""
 
     @property
     def name(self) -> str: ...

@@ -62,8 +62,6 @@ class EdgePlane:
     """By name of the output queue."""
     limits: dict[str, int] = field(default_factory=dict)
     """How many messages may wait in a queue whose subscriber is too slow."""
-    marked: dict[str, set[str]] = field(default_factory=dict)
-    """Marker keys by queue: those queues are in migration."""
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
         """Take over what a predecessor left, and remove second bindings that a crash may have left."""
@@ -103,7 +101,6 @@ class EdgePlane:
                 self.outputs.pop(queue, None)
                 await channel.queue_delete(queue)
                 await self._limit(management, queue, None)
-                self.marked.pop(queue, None)
                 return OutputDeleted(subscription.subscriber, subscription.number)
             case BindMarker(subscriber=subscriber, number=number, key=key):
                 queue = output_queue(subscriber, number)
@@ -111,13 +108,11 @@ class EdgePlane:
                     # Removed meanwhile. RabbitMQ would refuse, and everything else would wait for the channel after it.
                     return ActionFailed(action, f"{queue} has been removed")
                 await channel.queue_bind(queue, DELIVER_EXCHANGE, key)
-                self.marked.setdefault(queue, set()).add(key)
                 return MarkerBound(subscriber, number, key)
             case UnbindMarker(subscriber=subscriber, number=number, key=key):
                 queue = output_queue(subscriber, number)
                 if queue in self.outputs:
                     await channel.queue_unbind(queue, DELIVER_EXCHANGE, key)
-                self._unmark(queue, key)
                 return None
             case LimitOutput(subscriber=subscriber, number=number, messages_max=messages_max):
                 await self._limit(management, output_queue(subscriber, number), messages_max)
@@ -134,12 +129,6 @@ class EdgePlane:
                 return output_queue(subscriber, number)
             case _:
                 return None
-
-    def _unmark(self, queue: str, key: str) -> None:
-        keys = self.marked.get(queue, set())
-        keys.discard(key)
-        if not keys:
-            self.marked.pop(queue, None)
 
     # Limits
 
@@ -180,7 +169,6 @@ class EdgePlane:
             else:
                 log.info("output queue %s is gone: expired, or deleted by somebody", queue)
                 del self.outputs[queue]
-                self.marked.pop(queue, None)
         return OutputsListed(tuple(self.outputs[queue] for queue in sorted(self.outputs)))
 
     async def _declare(self, channel: AbstractChannel, subscription: Subscription) -> None:

@@ -37,7 +37,7 @@ SOME = 10
 SCRAPE_S = 5.0
 """As in deploy/prometheus/prometheus.yml."""
 SOURCE = "topk(1, max by (broker) (max_over_time(tidegate_broker_offered_utilization_ratio[2m])))"
-"""The edge that the burst has filled."""
+"""The busiest edge that Prometheus has seen: the one that the burst filled, or the one that came to help."""
 MAY_BE_EMPTY = {"Offered matching": "nobody has filters, and no rate of matching is configured"}
 WIDE_BYTES_PER_S = "5000000"
 

@@ -29,6 +29,8 @@ STEADY_S, LONGEST_S = 3.0, 200.0
 SCRAPE_S = 1.0
 SOURCE = "north"
 """The edge that the story overloads."""
+MOVED = "social.report"
+"""What goes elsewhere then."""
 WIDE_BYTES_PER_S, MATCHING_PER_S = 1e6, 1e4
 
 DRAWN = ("cluster", "deadlines")
@@ -104,6 +106,12 @@ async def test_nobody_is_called_while_all_goes_well(seen: Seen) -> None:
 
 async def test_what_is_said_to_be_rabbitmq_s_is(seen: Seen) -> None:
     await check_names(seen)
+
+
+async def test_whoever_has_moved_is_judged_where_it_came_to(seen: Seen) -> None:
+    for figure in ("depth_messages", "threshold_messages"):
+        there = f'tidegate_topic_{figure}{{topic="{MOVED}", broker!="{SOURCE}"}}'
+        assert await seen.prometheus.value(f"count(last_over_time({there}[{seen.lasted}]))", seen.ended_s) == 1.0
 
 
 async def test_figures_agree_with_what_happened(seen: Seen) -> None:

@@ -60,7 +60,6 @@ class _Held:
     unacked: Mapping[str, float]
     consumers: Mapping[str, float]
     outputs: dict[str, Subscription]
-    migrating: frozenset[str]
 
     def same(self, other: _Held) -> bool:
         """Whether nothing has changed. What was read from the same lines is the same object."""
@@ -68,7 +67,6 @@ class _Held:
             self.ready is other.ready
             and self.unacked is other.unacked
             and self.consumers is other.consumers
-            and self.migrating == other.migrating
             and self.outputs == other.outputs
         )
 
@@ -112,7 +110,9 @@ class EdgeSampler:
         wall_s: float,
         migrating: Collection[str] = frozenset(),
     ) -> EdgeReading | None:
-        """The sample between the last answer and this one; None for the first. `migrating` names queues."""
+        """The sample between the last answer and this one; None for the first. Queues in `migrating` teach nothing of
+        the way to their subscribers.
+        """
         elapsed_s = moment_s - self._moment_s if self._moment_s is not None else 0.0
         first = self._moment_s is None
         if not first and elapsed_s < ELAPSED_S_MIN:
@@ -126,7 +126,6 @@ class EdgeSampler:
             answer.per_queue(UNACKED, OUTPUT_PREFIX),
             answer.per_queue(CONSUMERS, OUTPUT_PREFIX),
             dict(outputs),
-            frozenset(migrating),
         )
         if answer.has(MESSAGE_BYTES):
             self._learn_sizes(answer, outputs)
@@ -142,7 +141,7 @@ class EdgeSampler:
             samples = self._still
         else:
             self._forget(outputs)
-            samples = self._samples(held, enqueued, acked, elapsed_s)
+            samples = self._samples(held, enqueued, acked, elapsed_s, migrating)
             self._still = samples if not (enqueued or acked) and self._all_still(samples) else None
             self._learn_typical_trip()
         broker = self._broker_sample(samples, sum(received.values()), elapsed_s)
@@ -150,7 +149,12 @@ class EdgeSampler:
         return EdgeReading(EdgeSampled(broker, samples, head_round_trip_s), oldest_s)
 
     def _samples(
-        self, held: _Held, enqueued: Mapping[str, float], acked: Mapping[str, float], elapsed_s: float
+        self,
+        held: _Held,
+        enqueued: Mapping[str, float],
+        acked: Mapping[str, float],
+        elapsed_s: float,
+        migrating: Collection[str],
     ) -> tuple[SubscriptionSample, ...]:
         return tuple(
             self._sample(
@@ -161,7 +165,7 @@ class EdgeSampler:
                 held.ready[queue],
                 held.unacked.get(queue, 0.0),
                 held.consumers.get(queue, 0.0) > 0.0,
-                queue in held.migrating,
+                queue in migrating,
                 elapsed_s,
             )
             for queue in sorted(held.outputs.keys() & held.ready.keys())
@@ -194,13 +198,7 @@ class EdgeSampler:
         seen = ready + unacked
         if not (enqueued or acked) and seen == output.seen:
             still = output.still
-            if (
-                still is not None
-                and still.attached is attached
-                and still.migrating is migrating
-                and still.ready == ready
-                and still.pattern == pattern
-            ):
+            if still is not None and still.attached is attached and still.ready == ready and still.pattern == pattern:
                 return still
         held = output.held.now(enqueued, acked, seen, elapsed_s)
         if migrating:
@@ -217,7 +215,6 @@ class EdgeSampler:
             unacknowledged=held - waiting,
             round_trip_s=self._round_trip_s(output.trip),
             message_bytes=self._size(output, pattern),
-            migrating=migrating,
             attached=attached,
         )
         output.still = sample if not (enqueued or acked) and seen == output.seen else None

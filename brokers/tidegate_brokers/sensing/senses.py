@@ -84,7 +84,7 @@ def edge_senses(
         trips = senses.prober.round_trips_s if senses.prober is not None else {}
         head_trip_s = trips.get("head", HEAD_ROUND_TRIP_S_DEFAULT)
         reading = sampler.taken(
-            answer.exposition, answer.moment_s, plane.outputs, head_trip_s, time.time(), plane.marked.keys()
+            answer.exposition, answer.moment_s, plane.outputs, head_trip_s, time.time(), agent.migrating
         )
         if reading is not None:
             sample = reading.sample

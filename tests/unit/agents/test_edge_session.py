@@ -557,3 +557,14 @@ def test_a_queue_in_migration_is_not_judged_until_its_session_ended() -> None:
     driver.notice("x~1~1", SessionPhase.ENDED, "x")
     driver.sample([deep])
     assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
+
+
+def test_a_queue_that_came_without_a_session_is_judged_when_its_migration_must_be_over() -> None:
+    driver = EdgeDriver("e", [subscription()])
+    driver.tell(b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*"))
+    driver.now += driver.agent.config.balancing.migration_timeout_s - 0.1
+    driver.give(TimerFired("hello"))
+    assert driver.agent.migrating == {"out.s.0"}
+    driver.now += 0.1
+    assert not of(driver.give(TimerFired("hello")), UnbindMarker)
+    assert not driver.agent.migrating

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate_agents.metrics import Metric, Role, SubscriptionSample
+from tidegate_agents.metrics import Metric, Role
+from tidegate_agents.policy import QueueLoad
 from tidegate_agents.states import LoadState, assess
 from tidegate_agents.threshold import paper_depth
 
@@ -16,8 +17,8 @@ FIFTY = paper_depth(1.0, 100, 100, 0.5)
 QUEUE_CONFIRMED = {Metric.QUEUE_DEPTH: 2}
 
 
-def queue(name: str, depth: float, *, migrating: bool = False) -> SubscriptionSample:
-    return SubscriptionSample(name, "t", 100, 100, depth, 0, 0, 400, migrating)
+def queue(name: str, depth: float, *, migrating: bool = False) -> QueueLoad:
+    return QueueLoad(name, "s", 0, "t", 1.0, depth=depth, migrating=migrating)
 
 
 @pytest.mark.parametrize(

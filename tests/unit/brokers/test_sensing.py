@@ -343,7 +343,7 @@ def test_a_size_is_that_of_the_pattern_until_the_queue_has_one() -> None:
     assert [one.message_bytes for one in sample.subscriptions] == [400.0 + OVERHEAD_BYTES] * 2
 
 
-def test_a_queue_in_migration_is_marked_and_teaches_no_round_trip() -> None:
+def test_a_queue_in_migration_teaches_no_round_trip() -> None:
     edge = FakeEdge({OUT: FakeQueue("alert.#")})
     edge.sample()
     before_s = edge.healthy()[OUT].round_trip_s
@@ -352,8 +352,7 @@ def test_a_queue_in_migration_is_marked_and_teaches_no_round_trip() -> None:
         edge.now_s += 1.0
         edge.queues[OUT].published += 100.0
         sample = edge.sample(migrating=frozenset({OUT}))
-        assert sample is not None
-        assert sample.subscriptions[0].migrating
+    assert sample is not None
     assert sample.subscriptions[0].round_trip_s == before_s
 
 
