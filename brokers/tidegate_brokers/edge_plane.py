@@ -38,6 +38,7 @@ from tidegate_protocol.names import DELIVER_EXCHANGE, MARKER_PREFIX, OUTPUT_PREF
 
 from .head_plane import QUEUE_ARGUMENTS, limit_policy, put_policy_if_different
 from .management import Json, Management
+from .sealing import Seal
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class EdgePlane:
     """By name of the output queue."""
     limits: dict[str, int] = field(default_factory=dict)
     """How many messages may wait in a queue whose subscriber is too slow."""
+    seal: Seal = field(default_factory=Seal)
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
         """Take over what a predecessor left, and remove second bindings that a crash may have left."""
@@ -84,6 +86,8 @@ class EdgePlane:
             log.info("repairing output queues", extra={"missing": len(missing)})
         for queue in missing:
             await self._declare(channel, self.outputs[queue])
+        if missing:
+            await self.seal.press(channel)
 
     async def perform(self, channel: AbstractChannel, management: Management, action: Action) -> Event | None:
         """Carry out one action of the agent."""
@@ -95,6 +99,7 @@ class EdgePlane:
                 if before is not None and before != subscription:
                     await _unbind(channel, before)
                 self.outputs[queue] = subscription
+                await self.seal.press(channel)
                 return OutputDeclared(subscription)
             case DeleteOutput(subscription=subscription):
                 queue = output_queue(subscription.subscriber, subscription.number)
@@ -108,6 +113,7 @@ class EdgePlane:
                     # Removed meanwhile. RabbitMQ would refuse, and everything else would wait for the channel after it.
                     return ActionFailed(action, f"{queue} has been removed")
                 await channel.queue_bind(queue, DELIVER_EXCHANGE, key)
+                await self.seal.press(channel)
                 return MarkerBound(subscriber, number, key)
             case UnbindMarker(subscriber=subscriber, number=number, key=key):
                 queue = output_queue(subscriber, number)
@@ -166,6 +172,7 @@ class EdgePlane:
             if await _exists(channel, queue):
                 log.warning("output queue %s had lost its binding", queue)
                 await self._declare(channel, self.outputs[queue])
+                await self.seal.press(channel)
             else:
                 log.info("output queue %s is gone: expired, or deleted by somebody", queue)
                 del self.outputs[queue]

@@ -49,6 +49,7 @@ from tidegate_protocol.names import (
 from .errors import RabbitError, RabbitUnreachable
 from .fences import FenceWatch
 from .management import Json, Management
+from .sealing import Seal
 from .tls import SYSTEM_AUTHORITIES, shovel_options
 from .urls import ServerUrl
 
@@ -103,6 +104,7 @@ class HeadPlane:
     """Where this head's RabbitMQ finds the authorities whose certificates it accepts."""
     marked: set[str] = field(default_factory=set)
     """Links that are bound to the exchange of the markers."""
+    seal: Seal = field(default_factory=Seal)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     confirming: AbstractChannel | None = None
     """Where markers are published; opened when the first one is, and again on a new connection."""
@@ -205,6 +207,8 @@ class HeadPlane:
         exchanges = self._exchanges(change.target)
         await declare_link(channel, change.target)
         await bind_all(channel, [Binding(change.target, e, p) for p in change.add for e in exchanges])
+        if change.add:
+            await self.seal.press(channel)
         await unbind_all(channel, [Binding(change.target, e, p) for p in change.remove for e in exchanges])
 
     # Markers
@@ -258,6 +262,8 @@ class HeadPlane:
         if wanted - present or surplus:
             log.info("repairing routes", extra={"missing": len(wanted - present), "surplus": len(surplus)})
         await bind_all(channel, sorted(wanted - present, key=_order))
+        if wanted - present:
+            await self.seal.press(channel)
         await unbind_all(channel, sorted(surplus, key=_order))
 
     # Shovels

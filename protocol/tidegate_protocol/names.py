@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+SEAL_EXCHANGE: Final = "tidegate.seal"
+"""On every RabbitMQ of ours: made again behind each change that must not be forgotten. Nothing goes through it."""
+
 # Data plane, on a head: publishers write here, one ingress exchange per neighbouring head, one queue per link.
 PUBLISH_EXCHANGE: Final = "tidegate.publish"
 INGRESS_PREFIX: Final = "tidegate.ingress."

@@ -27,6 +27,7 @@ from tidegate_protocol.names import (
     OPERATOR_KEY,
     OUTPUT_PREFIX,
     PUBLISH_EXCHANGE,
+    SEAL_EXCHANGE,
     TELEMETRY_EXCHANGE,
     TELEMETRY_STREAM,
     broker_key,
@@ -173,7 +174,8 @@ def analyst_at_head(user: str) -> Account:
 
 def edge_account(edge: str) -> Account:
     """The edge's own process."""
-    everything = _one_of(re.escape(DELIVER_EXCHANGE), f"{re.escape(OUTPUT_PREFIX)}.*")
+    exchanges = (re.escape(DELIVER_EXCHANGE), re.escape(SEAL_EXCHANGE))
+    everything = _one_of(*exchanges, f"{re.escape(OUTPUT_PREFIX)}.*")
     return Account(broker_user(edge), configure=everything, write=everything, read=everything, tags=BROKER_TAGS)
 
 
