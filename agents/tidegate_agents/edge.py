@@ -49,7 +49,7 @@ from tidegate_protocol.messages import (
 from tidegate_protocol.names import output_queue
 from tidegate_protocol.operations import InspectRequest, RehearseRequest
 
-from .balancing import SESSION_TIMER, EdgeBalancing
+from .balancing import LOAD_TIMER, SESSION_TIMER, EdgeBalancing
 from .config import REPLIES_JOINED_MAX, EdgeConfig
 from .detector import Detector
 from .edge_context import EdgeContext
@@ -88,9 +88,9 @@ from .policies import policy_named
 from .registry import RegistryDigest, key_of, registry_digest
 
 HELLO_TIMER = "hello"
-SOON_SHARE: Final = 0.75
-"""Of a period: how soon a sample that left something open is followed by another one. Sooner, and those who would help
-have not seen the change themselves yet: plans made then are the worse the sooner they are made."""
+SOON_SHARE: Final = 0.35
+"""Of a period: how soon a sample that left something open is followed by another one. Long enough to count some
+messages."""
 
 
 class EdgeAgent:
@@ -179,6 +179,7 @@ class EdgeAgent:
                 self._server_there = there
                 self._hello()
             case StopRequested():
+                self.balancing.tell_load()
                 self._context.stopping = True
                 self._context.do(Send(self.config.head, EdgeGoodbye(edge=self.config.edge)))
             case Undeliverable(request_id):
@@ -194,6 +195,8 @@ class EdgeAgent:
             self._hello()
         elif name == SESSION_TIMER:
             self.balancing.timed_out()
+        elif name == LOAD_TIMER:
+            self.balancing.tell_load()
         else:
             self.ignored += 1
 

@@ -69,7 +69,7 @@ class EdgePlane:
         self._capacity = edge_capacity(spec) if spec.capacity_known else Capacity()
         self._head_round_trip_s = 2.0 * spec.head_delay_s
         self._round_trip_s = 2.0 * spec.client_delay_s
-        self._sampled_s = 0.0
+        self.sampled_s = 0.0
         self._seen: dict[int, _Seen] = {}
         self._touched = False
         self.steady = 0
@@ -85,11 +85,11 @@ class EdgePlane:
         self.uplink.advance(now)
         for group in self.uplink.groups:
             group.arrived = group.drained = 0.0
-        self._sampled_s = now
+        self.sampled_s = now
 
     def sample(self, now: float) -> EdgeSampled:
         """What happened since the last sample, and what waits now."""
-        uplink, span_s = self.uplink, now - self._sampled_s
+        uplink, span_s = self.uplink, now - self.sampled_s
         uplink.advance(now)
         seen: dict[int, _Seen] = {}
         parts: list[tuple[SubscriptionSample, ...]] = []
@@ -109,7 +109,7 @@ class EdgePlane:
                 group.arrived = group.drained = 0.0
             messages_in += most
             bytes_in += most_bytes
-        self._seen, self._sampled_s, self._touched = seen, now, False
+        self._seen, self.sampled_s, self._touched = seen, now, False
         self.steady = 0 if changed else self.steady + 1
         uplink.merge()
         broker = BrokerSample(self.spec.name, Role.EDGE, bytes_in, offered, messages_in, self._capacity)

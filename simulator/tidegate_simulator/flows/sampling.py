@@ -12,7 +12,8 @@ While it rests its agent is not sampled, and that last report is sent again ever
 done. Everything else goes on: hellos, requests, timers. Any change of what arrives or of a queue, and any session that
 begins or ends, wakes the edge before it happens, and from then on it is sampled as if it had been so all the time.
 Every `Rest.heartbeat` periods it is sampled all the same; an answer that differs from the report repeated so far is
-counted in `heartbeats_differing` and would show that resting was wrong.
+counted in `heartbeats_differing` and would show that resting was wrong. A sample that an agent asks for wakes its edge
+too, and comes between the others: here they keep their turns, so that brokers stay spread over the period.
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ class Sampling:
         broker.ticks += 1
         self._next_sample(broker)
 
+    def soon(self, broker: Broker, after_s: float) -> None:
+        """The agent of an edge wants a sample between two others."""
+        self.wake(broker)
+        self._kernel.after(after_s, self._sample_between, (broker, broker.token))
+
     # Time
 
     def _ticks_until(self, broker: Broker, now: float) -> int:
@@ -128,12 +134,8 @@ class Sampling:
         broker, token = argument
         if token != broker.token:
             return
-        sample = broker.plane.sample(self._kernel.now)
-        self.samples += len(sample.subscriptions)
-        for observer in self._observers:
-            observer.edge_sampled(broker.name, sample, self._kernel.now)
         repeated = broker.last_report if broker.resting else None
-        self._feed(broker, sample)
+        self._look(broker)
         if repeated is not None and broker.last_report is not None:
             self.heartbeats_differing += _differ(repeated[1], broker.last_report[1])
         broker.resting = self._may_rest(broker)
@@ -142,6 +144,19 @@ class Sampling:
         else:
             broker.ticks += 1
             self._next_sample(broker)
+
+    def _sample_between(self, argument: tuple[Broker, int]) -> None:
+        broker, token = argument
+        now = self._kernel.now
+        if token == broker.token and min(now - broker.plane.sampled_s, self._time_of(broker, broker.ticks) - now) > 0.0:
+            self._look(broker)
+
+    def _look(self, broker: Broker) -> None:
+        sample = broker.plane.sample(self._kernel.now)
+        self.samples += len(sample.subscriptions)
+        for observer in self._observers:
+            observer.edge_sampled(broker.name, sample, self._kernel.now)
+        self._feed(broker, sample)
 
     # Rest
 

@@ -21,6 +21,7 @@ from tidegate_agents.machine import (
     Event,
     Record,
     Reply,
+    SampleSoon,
     Send,
     SendClient,
     SetTimer,
@@ -183,6 +184,8 @@ class FlowWorld:
                 broker.timers[name] = self.kernel.count
             case CancelTimer(name):
                 broker.timers.pop(name, None)
+            case SampleSoon(after_s):
+                self.sampling.soon(broker, after_s)
             case Announce(report):
                 broker.last_report = (broker.ticks, report)
                 self.control.announce(broker, report)
