@@ -186,7 +186,8 @@ class EdgeBalancing:
             self.tell_load()
         else:
             self._context.do(SampleSoon(0.0))
-            self._context.do(SetTimer(LOAD_TIMER, self._config.period_s))
+            if len(self._asked) == 1:
+                self._context.do(SetTimer(LOAD_TIMER, self._config.period_s))
 
     def tell_load(self) -> None:
         """Answer whoever asked: we have looked, or can't."""
