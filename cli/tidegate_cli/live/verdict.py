@@ -27,7 +27,8 @@ ROOM_UTILIZATION: Final = 0.9
 """An uplink that was offered less than this, over `ROOM_S` seconds, had room."""
 ROOM_S: Final = 5
 SETTLING_S: Final = 3
-"""For so many seconds after a topic has registered or moved, what is new there may take longer."""
+"""For so many seconds after a topic has registered, what is new there may take longer; and so long before and after a
+move, what goes out of the two edges: they both carry what the subscriber takes once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ def _added_s(course: Course, utilizations: dict[tuple[str, int], float]) -> list
     """When the uplink of each edge has carried what came before."""
     moved: dict[str, list[float]] = defaultdict(list)
     for move in course.moves:
-        moved[move.subscriber].append(course.seconds(move.at_us))
+        for side in (move.source, move.target):
+            moved[side].append(course.seconds(move.at_us))
     with_room = _with_room(course, utilizations)
     added: list[float] = []
     for row in sorted(course.deliveries, key=lambda row: row.arrived_us):
@@ -129,7 +131,7 @@ def _added_s(course: Course, utilizations: dict[tuple[str, int], float]) -> list
         free_s[edge] = leaves_s = begins_s + (size / width if width else 0.0)
         if published_s < subscriber.joins_s + SETTLING_S:
             continue
-        if any(abs(arrived_s - at_s) < SETTLING_S for at_s in moved[subscriber.name]):
+        if any(abs(arrived_s - at_s) < SETTLING_S for at_s in moved[edge]):
             continue
         if (edge, int(arrived_s)) in with_room:
             added.append(arrived_s - leaves_s - edges[edge].client_delay_s)

@@ -150,6 +150,15 @@ def test_the_line_of_an_uplink_is_no_fault_of_the_machine() -> None:
     assert lags(course, {}).added_p99_s == pytest.approx(0.2, abs=1e-5)
 
 
+def test_what_two_edges_carry_twice_while_somebody_moves_is_no_fault_of_the_machine() -> None:
+    move = MoveSeen(BEGAN_US + 14_000_000, "t5-s1", "t5", "b3", "b0", "m~1")
+    latencies_s = [0.3] * 4 + [0.5, 0.5]
+    assert lags(course_of(latencies_s), {}).added_p99_s == pytest.approx(0.2, abs=1e-2)
+    assert lags(course_of(latencies_s, [move]), {}).added_p99_s == pytest.approx(0.0, abs=1e-2)
+    elsewhere = replace(move, target="b1")
+    assert lags(course_of(latencies_s, [elsewhere]), {}).added_p99_s == pytest.approx(0.2, abs=1e-2)
+
+
 def test_what_waits_is_what_has_crossed_the_link_and_not_left() -> None:
     recorder = recorded(course_of([0.31, 3.0, 0.31]))
     depths = {row.at_s: row.topics["t6"].depth for row in recorder.samples if row.edge == "b0" and row.topics}
