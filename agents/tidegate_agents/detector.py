@@ -206,6 +206,13 @@ class Detector:
         return self.steps == 1
 
     @property
+    def typical_rate(self) -> float:
+        """What comes for a queue per second, on average over all messages: where most of them are."""
+        rates = [queue.enqueue_per_s for queue in self._queues.values()]
+        total = sum(rates)
+        return sum(rate * rate for rate in rates) / total if total > 0.0 else 0.0
+
+    @property
     def rule(self) -> ThresholdRule:
         config = self._config
         return ThresholdRule(config.threshold, self.session_time.average_s, config.period_s, config.margin)

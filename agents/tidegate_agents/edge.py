@@ -88,9 +88,11 @@ from .policies import policy_named
 from .registry import RegistryDigest, key_of, registry_digest
 
 HELLO_TIMER = "hello"
-SOON_SHARE: Final = 0.35
-"""Of a period: how soon a sample that left something open is followed by another one. Long enough to count some
-messages."""
+SOON_SHARE_MIN: Final = 0.35
+SOON_SHARE_MAX: Final = 0.75
+"""Of a period: how soon a sample that left something open is followed by another one."""
+SOON_MESSAGES: Final = 22.0
+"""So many should come for a queue meanwhile: a rate is as good as what was counted."""
 
 
 class EdgeAgent:
@@ -230,7 +232,10 @@ class EdgeAgent:
         doubting = self.config.balancing.queue_samples_needed > 1
         self._closer = doubting and self.detector.undecided and not self._closer
         if self._closer:
-            self._context.do(SampleSoon(SOON_SHARE * self.config.balancing.period_s))
+            period_s, rate = self.config.balancing.period_s, self.detector.typical_rate
+            counting_s = SOON_MESSAGES / rate if rate > 0.0 else period_s
+            wait_s = min(max(counting_s, SOON_SHARE_MIN * period_s), SOON_SHARE_MAX * period_s)
+            self._context.do(SampleSoon(wait_s))
 
     # Hello
 

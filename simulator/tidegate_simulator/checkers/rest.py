@@ -117,16 +117,17 @@ class OnePlaceEach(Checker):
 
 
 def _forgotten_away(world: World, spec: SubscriberSpec, edge: str) -> bool:
-    """Whether it left while this edge was away, where a queue of its waited for removal, and the head crashed before
-    the edge was back: only the head knew, and its client is not there to be asked. The queue expires.
+    """Whether it left while this edge was away, or could hardly be spoken to, where a queue of its waited for removal,
+    and the head crashed before that was over: only the head knew, and its client is not there to be asked. The queue
+    expires.
     """
     (head,) = [one.head for one in world.scenario.edges if one.name == edge]
     left_s = spec.leaves_s or 0.0
     away = [
         fault.until_s + SLACK_S
         for fault in world.scenario.faults
-        if fault.kind is FaultKind.EDGE_DOWN and fault.target == edge and fault.until_s is not None
-        if fault.at_s <= left_s <= fault.until_s + SLACK_S
+        if fault.kind in (FaultKind.EDGE_DOWN, FaultKind.CONTROL) and fault.target == edge and fault.until_s is not None
+        if fault.at_s - SLACK_S <= left_s <= fault.until_s + SLACK_S
     ]
     crashes = [f.at_s for f in world.scenario.faults if f.kind is FaultKind.CRASH and f.target == head]
     return any(left_s <= crash_s <= until_s for crash_s in crashes for until_s in away)

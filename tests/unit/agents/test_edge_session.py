@@ -18,7 +18,7 @@ from tests.support.edge_driver import (
 )
 from tidegate_agents.balancing import LOAD_TIMER, SESSION_TIMER, Phase
 from tidegate_agents.config import ATTEMPTS_MAX, BalancingConfig
-from tidegate_agents.edge import SOON_SHARE
+from tidegate_agents.edge import SOON_MESSAGES, SOON_SHARE_MAX, SOON_SHARE_MIN
 from tidegate_agents.machine import (
     Action,
     ActionFailed,
@@ -144,8 +144,29 @@ def test_a_change_is_looked_at_again_before_a_period_is_over_but_once(needed: in
     found = []
     for share in (0.5, 0.5, 0.8, 0.9, 0.9, 0.5):
         sample = SubscriptionSample("out.s.0", "a", share * width / 1e3, share * width / 1e3, 0, 0.0, 0.4, 1e3)
-        found.append([action.after_s for action in of(driver.sample([sample]), SampleSoon)])
-    assert found == [[SOON_SHARE] if soon else [] for soon in closer]
+        found.append(bool(of(driver.sample([sample]), SampleSoon)))
+    assert found == closer
+
+
+@pytest.mark.parametrize(
+    ("rates", "wait_s"),
+    [
+        ((1_000.0,), SOON_SHARE_MIN),
+        ((SOON_MESSAGES / 0.5,), 0.5),
+        ((SOON_MESSAGES / 0.5, 0.01), 0.5),
+        ((1.0, 1.0), SOON_SHARE_MAX),
+    ],
+)
+def test_it_is_looked_at_again_when_there_is_something_to_count(rates: tuple[float, ...], wait_s: float) -> None:
+    subscriptions = [subscription(number=number) for number in range(len(rates))]
+    driver = EdgeDriver("e", subscriptions, balancing=replace(AT_ONCE, queue_samples_needed=2))
+    for share in (0.5, 1.0):
+        samples = [
+            SubscriptionSample(f"out.s.{number}", "a", share * rate, share * rate, 0, 0, 0.4, 1e3)
+            for number, rate in enumerate(rates)
+        ]
+        soon = of(driver.sample(samples), SampleSoon)
+    assert [action.after_s for action in soon] == [pytest.approx(wait_s, rel=1e-2)]
 
 
 def test_a_head_that_begins_anew_leads_no_session_any_more() -> None:
