@@ -42,19 +42,16 @@ from tidegate_protocol.balancing import (
 )
 from tidegate_protocol.messages import ControlMessage, LoadState, Refusal
 
-from .config import ATTEMPTS_MAX, REPLIES_JOINED_MAX
+from .config import ATTEMPTS_MAX
 from .detector import Detector
 from .edge_context import EdgeContext
-from .machine import CancelTimer, Decision, ReplyAddress, SampleSoon, SetTimer
+from .machine import CancelTimer, Decision, ReplyAddress, SetTimer
 from .metrics import Metric
 from .operations_parts import outcome_numbers, predicted_numbers, trigger_numbers
 from .pie import PieTable
 from .policy import LoadView, Policy, Selection, Trigger
 
 SESSION_TIMER: Final = "session"
-LOAD_TIMER: Final = "load"
-FRESH_SHARE: Final = 0.15
-"""Of a period: how old a sample may be to say how loaded we are."""
 SESSIONS_REMEMBERED_MAX: Final = 64
 """Ended sessions of which a late notice is recognised, and sessions of others taken part in at once."""
 NEAR_SHARE: Final = 0.05
@@ -133,9 +130,6 @@ class EdgeBalancing:
         self._not_before_s = float("-inf")
         self._state = LoadState.LOW
         self._explained_s = float("-inf")
-        self._sampled_s = float("-inf")
-        self._asked: list[tuple[LoadRequest, ReplyAddress | None]] = []
-        """Who waits to hear our load."""
 
     # What others see
 
@@ -177,35 +171,15 @@ class EdgeBalancing:
         return f"waits {wait_s:.0f} s after a session that came to nothing" if wait_s > 0.0 else ""
 
     def load_requested(self, message: LoadRequest, reply_to: ReplyAddress | None) -> None:
-        """The head asks on behalf of a session how loaded we are. The burst that somebody else has just seen may have
-        come to us too: we look before we answer. Not where edges act on a single sample, as the papers do.
-        """
-        self._asked = [*self._asked, (message, reply_to)][-REPLIES_JOINED_MAX:]
-        fresh_s = FRESH_SHARE * self._config.period_s
-        if self._config.queue_samples_needed == 1 or self._context.now - self._sampled_s <= fresh_s:
-            self.tell_load()
-        else:
-            self._context.do(SampleSoon(0.0))
-            if len(self._asked) == 1:
-                self._context.do(SetTimer(LOAD_TIMER, self._config.period_s))
-
-    def tell_load(self) -> None:
-        """Answer whoever asked: we have looked, or can't."""
-        if not self._asked:
-            return
+        """The head asks on behalf of a session how loaded we are."""
         self.leave_overdue()
         load = self._detector.load(self.reported_state, busy=self.busy)
-        for message, reply_to in self._asked:
-            self._context.reply([reply_to], LoadReply(session=message.session, load=load))
-        self._asked = []
-        self._context.do(CancelTimer(LOAD_TIMER))
+        self._context.reply([reply_to], LoadReply(session=message.session, load=load))
 
     # A sample was judged
 
     def judged(self) -> None:
         """Start a session if the policy asks for one and nothing stands against it."""
-        self._sampled_s = self._context.now
-        self.tell_load()
         self.leave_overdue()
         self._follow_state()
         self._stabilize()

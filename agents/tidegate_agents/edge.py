@@ -49,7 +49,7 @@ from tidegate_protocol.messages import (
 from tidegate_protocol.names import output_queue
 from tidegate_protocol.operations import InspectRequest, RehearseRequest
 
-from .balancing import LOAD_TIMER, SESSION_TIMER, EdgeBalancing
+from .balancing import SESSION_TIMER, EdgeBalancing
 from .config import REPLIES_JOINED_MAX, EdgeConfig
 from .detector import Detector
 from .edge_context import EdgeContext
@@ -181,7 +181,6 @@ class EdgeAgent:
                 self._server_there = there
                 self._hello()
             case StopRequested():
-                self.balancing.tell_load()
                 self._context.stopping = True
                 self._context.do(Send(self.config.head, EdgeGoodbye(edge=self.config.edge)))
             case Undeliverable(request_id):
@@ -197,8 +196,6 @@ class EdgeAgent:
             self._hello()
         elif name == SESSION_TIMER:
             self.balancing.timed_out()
-        elif name == LOAD_TIMER:
-            self.balancing.tell_load()
         else:
             self.ignored += 1
 

@@ -16,7 +16,8 @@ from tidegate_agents.analysis import (
     subscriber_bundles,
 )
 from tidegate_agents.effects import subscribers_moved
-from tidegate_agents.metrics import UTILIZATIONS, BrokerSample, Metric, Role, SubscriptionSample, utilizations
+from tidegate_agents.metrics import UTILIZATIONS, BrokerSample, Metric, Role, utilizations
+from tidegate_agents.policy import QueueLoad
 from tidegate_agents.rates import LearnedCapacity, Rate, follow
 from tidegate_agents.states import THRESHOLDS, LoadState, assess
 from tidegate_agents.threshold import (
@@ -121,7 +122,7 @@ def test_rates_stay_inside_what_was_seen_and_predictions_are_not_negative(sample
 VALUES = st.one_of(st.none(), st.floats(0, 2), st.sampled_from([0.90, 0.95]))
 
 
-Load = tuple[Role, dict[Metric, float | None], list[tuple[SubscriptionSample, float | None]]]
+Load = tuple[Role, dict[Metric, float | None], list[tuple[QueueLoad, float | None]]]
 
 
 @st.composite
@@ -131,10 +132,9 @@ def loads(draw: st.DrawFn) -> Load:
     queues = []
     for number in range(draw(st.integers(0, 4)) if role is Role.EDGE else 0):
         arriving, draining = draw(st.floats(0, 100)), draw(st.floats(0, 100))
-        ready, unacknowledged, migrating = draw(st.integers(0, 99)), draw(st.integers(0, 99)), draw(st.booleans())
-        name = f"s{number}.0"
-        sample = SubscriptionSample(name, "t", arriving, draining, ready, unacknowledged, 0.1, 100, migrating)
-        queues.append((sample, threshold_of(draw(KINDS), draw(st.floats(-1, 3)), arriving, draining, 0.5).depth))
+        depth, migrating = draw(st.floats(0, 198)), draw(st.booleans())
+        queue = QueueLoad(f"s{number}.0", f"s{number}", 0, "t", 1.0, depth=depth, migrating=migrating)
+        queues.append((queue, threshold_of(draw(KINDS), draw(st.floats(-1, 3)), arriving, draining, 0.5).depth))
     return role, values, queues
 
 

@@ -17,7 +17,7 @@ from tidegate_simulator.experiments.run import run_ews
 from tidegate_simulator.scenario import PairSpec
 from tidegate_simulator.world import World
 
-SEEDS = (3, 5, 7)
+SEEDS = (3, 6, 7)
 """Three of the ten in docs/experiments.md, with which much is late without the insight."""
 
 

@@ -5,7 +5,7 @@ What always holds:
 - a period in which RabbitMQ's metrics can't be had gives no sample, never one of zeros. It is counted, and logged when
   it begins and when it is over; without samples an agent's reports expire by themselves;
 - a request that takes longer than a period delays the next one, and two never run at once; one that the agent wants
-  sooner than a period after the last one moves those after it;
+  sooner than a period after the last one moves those after it, so there are hardly more of them;
 - sizes of messages, which cost RabbitMQ and us more to tell than all the rest, are asked for less often where there are
   many queues.
 """
@@ -16,7 +16,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 from tidegate_agents.machine import AlarmsSeen, Event
@@ -55,28 +54,23 @@ class Sensor:
         self._taken = taken
         self._metrics = metrics
         self._sizes_due_s = 0.0
-        self._due_s = 0.0
-        self._sooner = asyncio.Event()
+        self._soon_s: float | None = None
 
     def soon(self, after_s: float) -> None:
-        """Ask for the next sample so soon, unless it is due sooner."""
-        self._due_s = min(self._due_s, asyncio.get_running_loop().time() + after_s)
-        self._sooner.set()
+        """Ask for the next sample so soon; for agents, who say so when they are handed a sample."""
+        self._soon_s = after_s
 
     async def run(self) -> None:
         """Sense until cancelled."""
         loop = asyncio.get_running_loop()
-        self._due_s = loop.time()
+        due_s = loop.time()
         try:
             while True:
-                self._due_s += self._period_s
+                self._soon_s = None
                 await self._once()
-                self._due_s = max(self._due_s, loop.time())
-                while (left_s := self._due_s - loop.time()) > 0.0:
-                    self._sooner.clear()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(left_s):
-                            await self._sooner.wait()
+                wait_s = self._period_s if self._soon_s is None else min(self._soon_s, self._period_s)
+                due_s = max(due_s + wait_s, loop.time())
+                await asyncio.sleep(due_s - loop.time())
         finally:
             await self._source.close()
 

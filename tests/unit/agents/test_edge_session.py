@@ -16,7 +16,7 @@ from tests.support.edge_driver import (
     ews_candidate,
     ews_subscriptions,
 )
-from tidegate_agents.balancing import LOAD_TIMER, SESSION_TIMER, Phase
+from tidegate_agents.balancing import SESSION_TIMER, Phase
 from tidegate_agents.config import ATTEMPTS_MAX, BalancingConfig
 from tidegate_agents.edge import SOON_MESSAGES, SOON_SHARE_MAX, SOON_SHARE_MIN
 from tidegate_agents.machine import (
@@ -25,13 +25,11 @@ from tidegate_agents.machine import (
     Announce,
     BindMarker,
     DeclareOutput,
-    Event,
     MarkerBound,
     OutputDeclared,
     OutputDeleted,
     ReplyReceived,
     SampleSoon,
-    StopRequested,
     TimerFired,
     UnbindMarker,
     Undeliverable,
@@ -505,38 +503,6 @@ def test_a_target_tells_its_load_and_is_busy_until_the_session_shows() -> None:
     # A notice that was delayed on its way is of the past.
     driver.notice("x~1~1", SessionPhase.STARTED, "x")
     assert not load_of(driver).busy
-
-
-@pytest.fixture
-def looking() -> EdgeDriver:
-    """An edge whose last sample is half a period old."""
-    driver = EdgeDriver("e", [subscription()], balancing=replace(AT_ONCE, queue_samples_needed=2))
-    calm(driver)
-    driver.now += 0.5
-    return driver
-
-
-def test_a_target_looks_before_it_tells_its_load(looking: EdgeDriver) -> None:
-    asked = [action for number in (1, 2) for action in looking.tell(b.LoadRequest(session=f"x~1~{number}"))]
-    assert of(asked, SampleSoon) == [SampleSoon(0.0)] * 2
-    assert not replies(asked, b.LoadReply)
-    told = looking.sample([SubscriptionSample("out.s.0", "a", 50, 50, 0, 20, 0.4, 100)])
-    assert [(reply.session, reply.load.bytes_offered_per_s) for reply in replies(told, b.LoadReply)] == [
-        ("x~1~1", 5000.0), ("x~1~2", 5000.0),
-    ]  # fmt: skip
-    assert replies(looking.tell(b.LoadRequest(session="x~1~3")), b.LoadReply), "now it knows"
-
-
-@pytest.mark.parametrize("event", [TimerFired(LOAD_TIMER), StopRequested()])
-def test_a_target_that_cannot_look_tells_what_it_knows(looking: EdgeDriver, event: Event) -> None:
-    looking.tell(b.LoadRequest(session="x~1~1"))
-    assert [reply.session for reply in replies(looking.give(event), b.LoadReply)] == ["x~1~1"]
-
-
-def test_where_one_sample_is_enough_it_is_for_a_target_too() -> None:
-    driver = target()
-    driver.now += 0.9
-    assert replies(driver.tell(b.LoadRequest(session="x~1~1")), b.LoadReply)
 
 
 def test_a_target_leaves_a_session_that_nobody_ends() -> None:

@@ -465,23 +465,3 @@ async def test_a_sample_that_is_wanted_soon_need_not_wait_for_the_period() -> No
     sensing.cancel()
     assert len(taken) == 2, "the one after that is a period later again"
     assert taken[1] - taken[0] >= 0.1
-
-
-async def test_a_sample_that_is_wanted_while_nobody_looks_is_taken_at_once_and_the_next_a_period_later() -> None:
-    taken: list[float] = []
-    taking = asyncio.Event()
-
-    def take(answer: Answer) -> None:
-        taken.append(answer.moment_s)
-        taking.set()
-
-    sensor = Sensor(StillSource(), (), 3_600.0, lambda: 1, take, SensingMetrics(CollectorRegistry()))
-    sensing = asyncio.create_task(sensor.run())
-    for count in (1, 2, 3):
-        await asyncio.wait_for(taking.wait(), 60)
-        taking.clear()
-        await asyncio.sleep(0.1)
-        assert len(taken) == count
-        sensor.soon(7_200.0)
-        sensor.soon(0.0)
-    sensing.cancel()
