@@ -1,7 +1,7 @@
 """Seals: one more change behind those that must outlive a `kill -9` of RabbitMQ.
 
 A RabbitMQ that keeps its definitions in Mnesia (3.x, and 4.x unless it uses Khepri) writes each change to a log before
-it answers. Killed, it repairs that log when it starts, and about once in forty times the repair drops the last entry,
+it answers. Killed, it repairs that log when it starts, and about once in thirty times the repair drops the last entry,
 although it is on the disk: a binding that was confirmed is gone, and so is all that is published before somebody binds
 again. Only the last entry was ever seen to go. So whoever depends on a change is told of it when another one has
 followed that nobody depends on.
