@@ -1,56 +1,97 @@
 """Fetching what an edge that was away has kept for a subscription that lives elsewhere by now.
 
 The attachment only drains: what is new of it is delivered, marked as collected, until the head's marker has come
-through; then the queue is left and given up for removal. While a migration runs, what comes is held: it must not
-look as if the old queue had brought it.
+through; then the queue is left and given up for removal. Held back, and not acknowledged meanwhile, is
+
+- everything while a migration runs: it must not look as if the old queue had brought it;
+- what is ahead of what was delivered of its publisher and topic. The queue may be one that a migration had prepared
+  when its head was killed; then it holds only what is newer, and what comes before may wait in a backlog of the place
+  in use. That is waited for, but not for longer than `PATIENCE_SHARE` of the time there is: it may never come.
 
 A queue that was not emptied is never given up: when the time is over, the report says `unknown`, nothing is
 remembered, and the order may come again."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 from tidegate_protocol.balancing import CollectOrder, MigrationReport, MigrationStage
+from tidegate_protocol.ids import MessageId
 
 from ._attachment import Actions, Outcome, Slot, SlotState, Standing, key_of, marker_name
+from ._hold import Expected
 from ._moves import CancelTimer, Held, Place, SetTimer
 
 COLLECT: Final = "collect"
 COLLECT_ATTACH: Final = "collect-attach"
+COLLECT_PATIENCE: Final = "collect-patience"
+PATIENCE_SHARE: Final = 0.5
 
 
 class Collector:
     """One collection, from its order to its end. `ended` says that nothing more comes of it."""
 
-    def __init__(self, standing: Standing, order: CollectOrder) -> None:
+    def __init__(self, standing: Standing, order: CollectOrder, expected: Expected) -> None:
         self.order = order
         self.slot: Slot = standing.open_slot(place_of(order))
         self.stage = MigrationStage.ORDERED
         self.ended = False
-        self.held: list[Held] = []
         self._standing = standing
+        self._expected = expected
+        # Per stream, each with its sequence.
+        self._held: dict[str, deque[tuple[int, Held]]] = {}
         self._head_url = standing.head_url
         self._marker = marker_name(order.migration)
         self._missing = set(order.heads)
+        self._patient_until_s = 0.0
         self._until_s = 0.0
 
     def begin(self, now: float) -> Actions:
-        self._until_s = now + self.order.timeout_us / 1e6
+        timeout_s = self.order.timeout_us / 1e6
+        patience_s = PATIENCE_SHARE * timeout_s
+        self._until_s, self._patient_until_s = now + timeout_s, now + patience_s
         self._standing.collecting_at = self._head_url
         self._standing.tell(now, f"collection {self.order.migration}: from {self.order.edge}")
-        return [SetTimer(COLLECT, self.order.timeout_us / 1e6), self._standing.attach(self.slot)]
+        timers = (SetTimer(COLLECT, timeout_s), SetTimer(COLLECT_PATIENCE, patience_s))
+        return [*timers, self._standing.attach(self.slot)]
 
     def present(self) -> MigrationReport:
         """The answer to an order that comes again."""
         return self._standing.report(self.order.migration, self.stage, key_of(self.slot.place))
 
-    def hold(self, message_id: str | None, payload: Any) -> None:
-        self.held.append(Held(self.slot.number, message_id, payload, collected=True))
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
 
-    def take_held(self) -> list[Held]:
-        held, self.held = self.held, []
-        return held
+    @property
+    def held_count(self) -> int:
+        return sum(len(items) for items in self._held.values())
+
+    def must_wait(self, message_id: str | None) -> bool:
+        """Whether something before this message may still come from the place in use."""
+        parsed = MessageId.parse(message_id)
+        return parsed is not None and _is_ahead(parsed.sequence, self._expected(parsed.stream))
+
+    def hold(self, message_id: str | None, payload: Any) -> None:
+        parsed = MessageId.parse(message_id)
+        # What has no sequence waits for nothing but the end of a migration.
+        stream, sequence = (parsed.stream, parsed.sequence) if parsed is not None else ("", 0)
+        item = Held(self.slot.number, message_id, payload, collected=True)
+        self._held.setdefault(stream, deque()).append((sequence, item))
+
+    def take_due(self, now: float) -> tuple[Held, ...]:
+        """What need not be held any longer. Cheap enough to be asked after every delivery."""
+        due: list[Held] = []
+        for stream, items in list(self._held.items()):
+            following = self._expected(stream)
+            while items and (now >= self._patient_until_s or not _is_ahead(items[0][0], following)):
+                sequence, item = items.popleft()
+                following = max(following or 0, sequence + 1)
+                due.append(item)
+            if not items:
+                del self._held[stream]
+        return tuple(due)
 
     def attached(self, now: float) -> Actions:
         self.slot.attached(now)
@@ -59,7 +100,7 @@ class Collector:
 
     def lost(self, gone: bool, now: float) -> Actions:
         # What was held of the lost attachment comes again with the next one.
-        self.held.clear()
+        self._held.clear()
         if gone:
             self._missing.clear()
             self.slot.state = SlotState.WAITING
@@ -75,7 +116,7 @@ class Collector:
 
     def end_if_complete(self, reason: str, now: float) -> Actions:
         """Leave the queue if everything has come that waited there before the marker."""
-        if self._missing or self.held or self.ended:
+        if self._missing or self._held or self.ended:
             return []
         standing, migration = self._standing, self.order.migration
         outcome = Outcome(MigrationStage.STAYED, None, key_of(self.slot.place), reason)
@@ -93,13 +134,19 @@ class Collector:
 
     def abandon(self) -> Actions:
         """Leave the queue as it is, without a word."""
-        self.held.clear()
+        self._held.clear()
         return [*self._end(), *self._standing.drop(self.slot, COLLECT_ATTACH)]
 
     def _end(self) -> Actions:
         self.ended = True
         self._standing.collecting_at = None
-        return [CancelTimer(COLLECT), *self._standing.drop_report(self.order.migration, MigrationStage.ATTACHED)]
+        timers = (CancelTimer(COLLECT), CancelTimer(COLLECT_PATIENCE))
+        return [*timers, *self._standing.drop_report(self.order.migration, MigrationStage.ATTACHED)]
+
+
+def _is_ahead(sequence: int, following: int | None) -> bool:
+    """Whether something is missing between what was delivered of a stream and this. Nothing comes before 0."""
+    return sequence > (following or 0)
 
 
 def place_of(order: CollectOrder) -> Place:

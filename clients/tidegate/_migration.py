@@ -14,8 +14,8 @@ What always holds:
 - the markers are sent with the order: one that came through the old queue before it is remembered and counts;
 - an order that comes again gets the same answer, also after its end and after the subscription's; one that comes while
   another runs is declined;
-- what an edge left behind (`CollectOrder`) is fetched through a slot of its own, and held while a migration runs,
-  because it must not look as if the old queue had brought it;
+- what an edge left behind (`CollectOrder`) is fetched through a slot of its own. It is held while a migration runs,
+  because it must not look as if the old queue had brought it, and while the primary place may have what comes before;
 - at most three attachments: the primary one, a new one, one that collects.
 
 The machine does not judge deliveries and does not know the deduplicator, except for the sequence it expects.
@@ -50,7 +50,7 @@ from tidegate_protocol.messages import ControlMessage, Refusal, SubscribeReply, 
 from tidegate_protocol.parts import RefusalReason
 
 from ._attachment import DETACH, Actions, Outcome, Slot, SlotState, Standing, SubscriptionTimes, key_of, marker_name
-from ._collector import COLLECT, COLLECT_ATTACH, Collector, place_of
+from ._collector import COLLECT, COLLECT_ATTACH, COLLECT_PATIENCE, Collector, place_of
 from ._hold import Admission, EarlyMarkers, Expected, Hold
 from ._inquiry import ASK, Inquiry
 from ._moves import (
@@ -62,7 +62,6 @@ from ._moves import (
     ChangeHead,
     Closed,
     Detached,
-    Held,
     MarkerArrived,
     Opened,
     Ordered,
@@ -115,8 +114,6 @@ class SubscriptionMachine:
         """Migrations that have succeeded."""
         self._standing = Standing(request, prefetch, times or SubscriptionTimes())
         self._expected = expected
-        self.plain = NO_SLOT
-        """The slot whose deliveries need no thought: the primary one while nothing moves."""
         self._primary: Slot | None = None
         self._migration: Migration | None = None
         self._collector: Collector | None = None
@@ -164,6 +161,14 @@ class SubscriptionMachine:
         return self.attached and not under_way
 
     @property
+    def plain(self) -> int:
+        """The slot whose deliveries need no thought: the primary one while nothing moves and nothing waits for it."""
+        primary, collector = self._primary, self._collector
+        if primary is None or not primary.alive or self._migration is not None:
+            return NO_SLOT
+        return NO_SLOT if collector is not None and collector.holds else primary.number
+
+    @property
     def slots(self) -> tuple[int, ...]:
         """The attachments that are there or being made."""
         return tuple(slot.number for slot in self._slots() if slot.alive)
@@ -171,24 +176,19 @@ class SubscriptionMachine:
     @property
     def held_count(self) -> int:
         held = len(self._migration.hold) if self._migration else 0
-        return held + (len(self._collector.held) if self._collector else 0)
+        return held + (self._collector.held_count if self._collector else 0)
 
     def admit(self, slot: int, message_id: str | None, payload: Any) -> Admission:
         """Say what to do with a delivery, before it is judged. For those of the slot `plain` it is always PASS."""
-        if slot == self.plain:
-            return Admission.PASS
-        return self._admit_moving(slot, message_id, payload)
-
-    def _admit_moving(self, slot: int, message_id: str | None, payload: Any) -> Admission:
-        migration, collector = self._migration, self._collector
-        if migration is not None:
-            if self._primary is not None and slot == self._primary.number and self._primary.alive:
-                return Admission.WATCHED
-            if slot == migration.slot.number:
-                migration.hold.take(slot, message_id, payload)
-                return Admission.HELD
+        migration, collector, primary = self._migration, self._collector, self._primary
+        if primary is not None and slot == primary.number and primary.alive:
+            moving = migration is not None or (collector is not None and collector.holds)
+            return Admission.WATCHED if moving else Admission.PASS
+        if migration is not None and slot == migration.slot.number:
+            migration.hold.take(slot, message_id, payload)
+            return Admission.HELD
         if collector is not None and slot == collector.slot.number and collector.slot.alive:
-            if migration is None:
+            if migration is None and not collector.must_wait(message_id):
                 return Admission.COLLECTED
             collector.hold(message_id, payload)
             return Admission.HELD
@@ -198,7 +198,7 @@ class SubscriptionMachine:
         """What follows from deliveries; to be called after each that was not simply passed."""
         migration = self._migration
         if migration is not None:
-            collected = len(self._collector.held) if self._collector else 0
+            collected = self._collector.held_count if self._collector else 0
             if migration.hold.overfull or collected > self._standing.prefetch:
                 return self._roll_back("more came than can be held", now)
             if self._may_switch(migration):
@@ -246,7 +246,7 @@ class SubscriptionMachine:
         assert len(slots) <= SLOTS_MAX
         assert len({slot.number for slot in slots}) == len(slots)
         assert not {slot.number for slot in slots} & self._standing.leaving.keys()
-        assert self.held_count == 0 or migration is not None
+        assert self.held_count == 0 or migration is not None or self._collector is not None
         assert self.held_count <= 2 * (self._standing.prefetch + 1)
         assert self._collector is None or not self._collector.ended
         self._standing.reports.validate()
@@ -257,11 +257,8 @@ class SubscriptionMachine:
         # It is served, or about to be, from exactly one place, or it asks for one, or it has not begun.
         assert primary is not None or self._inquiry.asking or self._inquiry.count == 0
         assert primary is None or primary.place == self.place
-        if migration is None:
-            assert self.plain == (primary.number if primary is not None and primary.alive else NO_SLOT)
-        else:
+        if migration is not None:
             assert primary is not None
-            assert self.plain == NO_SLOT
             assert key_of(migration.slot.place) != key_of(primary.place)
             assert migration.stage in (MigrationStage.ORDERED, MigrationStage.ATTACHED)
             assert migration.slot.alive
@@ -341,7 +338,6 @@ class SubscriptionMachine:
         for head in self._early.heads(key_of(place), marker):
             hold.marker_old(head)
         self._migration = Migration(order, self.head_url, slot, hold, marker)
-        self.plain = NO_SLOT
         standing.tell(now, f"migration {order.migration}: {place.edge} to {target.edge}")
         actions += [SetTimer(MIGRATION, order.timeout_us / 1e6), standing.attach(slot)]
         return standing.report(order.migration, MigrationStage.ORDERED, key_of(target)), actions
@@ -377,7 +373,7 @@ class SubscriptionMachine:
             # The head takes us to be elsewhere: we have missed something, so we ask.
             report = standing.report(order.migration, MigrationStage.UNKNOWN, None, "it is served from there")
             return report, self._inquiry.ask(self._primary, now)
-        self._collector = Collector(standing, order)
+        self._collector = Collector(standing, order, self._expected)
         return self._collector.present(), self._collector.begin(now)
 
     # The course of a migration.
@@ -412,7 +408,10 @@ class SubscriptionMachine:
         outcome = Outcome(MigrationStage.MOVED, key_of(old.place), key_of(migration.slot.place))
         standing.outcomes.remember(order.migration, outcome)
         standing.tell(now, f"migration {order.migration}: moved, {len(items)} released")
-        actions: Actions = [Release((*items, *self._take_collected()), surplus), CancelTimer(MIGRATION)]
+        actions: Actions = [Release(items, surplus), CancelTimer(MIGRATION)]
+        if self._collector is not None and self._collector.holds:
+            # It may follow what is released here, so it is looked at when that has been delivered.
+            actions.append(SetTimer(LINGER, 0.0))
         actions += standing.drop_report(order.migration, MigrationStage.ATTACHED)
         # The head that ordered this knows the new place once it hears the report: nothing is in doubt any more.
         actions += self._inquiry.stop()
@@ -437,8 +436,6 @@ class SubscriptionMachine:
         actions += standing.drop_report(order.migration, MigrationStage.ATTACHED)
         if report:
             actions += standing.start_report(standing.outcome_report(order.migration, outcome), migration.head_url)
-        if collected := self._take_collected():
-            actions.append(Release(tuple(collected)))
         if self._inquiry.in_doubt:
             actions += self._inquiry.ask(self._primary, now)
         return actions + self._end_collection(now)
@@ -447,13 +444,12 @@ class SubscriptionMachine:
         collector = self._collector
         if collector is None or self._migration is not None:
             return []
-        actions = collector.end_if_complete("", now)
+        due = collector.take_due(now)
+        actions: Actions = [Release(due)] if due else []
+        actions += collector.end_if_complete("", now)
         if collector.ended:
             self._collector = None
         return actions
-
-    def _take_collected(self) -> list[Held]:
-        return self._collector.take_held() if self._collector is not None else []
 
     # Attachments.
 
@@ -489,7 +485,6 @@ class SubscriptionMachine:
             return self._gone(primary, now)
         primary.in_use, primary.unsettled = event.in_use, primary.unsettled or event.unsettled
         actions = standing.lost(primary, ATTACH, now)
-        self.plain = NO_SLOT
         if primary.failing_s(now) >= standing.times.unreachable_s:
             actions += self._inquiry.ask(primary, now)
         return actions
@@ -505,7 +500,6 @@ class SubscriptionMachine:
                 return self._switch(now)
             actions = self._roll_back("the old queue is gone", now)
         self._primary = None
-        self.plain = NO_SLOT
         return actions + self._standing.go_home() + self._inquiry.ask(None, now)
 
     # The place.
@@ -557,13 +551,11 @@ class SubscriptionMachine:
         if name == ASK:
             return self._inquiry.again(self._primary, now) if self._inquiry.asking else []
         if name == ATTACH and self._primary is not None:
-            actions = standing.attach_again(self._primary)
-            self.plain = self._primary.number if migration is None else NO_SLOT
-            return actions
+            return standing.attach_again(self._primary)
         if name == MIGRATION and migration is not None:
             (old, new), unmet = migration.hold.missing, migration.hold.unmet
             return self._roll_back(f"time-out: markers missing {old} old, {new} new; streams behind: {unmet}", now)
-        if name == LINGER:
+        if name in (LINGER, COLLECT_PATIENCE):
             return self.progress(now)
         if name == COLLECT and collector is not None:
             self._collector = None
@@ -581,12 +573,11 @@ class SubscriptionMachine:
         standing.tell(now, "closed")
         actions: Actions = [standing.detach(slot) for slot in self._slots() if slot.alive]
         actions += self._inquiry.stop()
-        timers = (ATTACH, MIGRATION, LINGER, COLLECT, COLLECT_ATTACH, *(f"{DETACH}{slot}" for slot in standing.leaving))
-        actions += [CancelTimer(timer) for timer in timers]
+        timers = (ATTACH, MIGRATION, LINGER, COLLECT, COLLECT_ATTACH, COLLECT_PATIENCE)
+        actions += [CancelTimer(timer) for timer in (*timers, *(f"{DETACH}{slot}" for slot in standing.leaving))]
         actions += standing.reports.clear()
         self._primary = self._migration = self._collector = None
         standing.leaving.clear()
-        self.plain = NO_SLOT
         return actions
 
     def _slots(self) -> list[Slot]:
@@ -596,4 +587,3 @@ class SubscriptionMachine:
     def _set_primary(self, slot: Slot) -> None:
         self._primary = slot
         self._standing.place = slot.place
-        self.plain = slot.number if slot.alive else NO_SLOT

@@ -56,7 +56,12 @@ class MessageId:
     sequence: int
 
     def __str__(self) -> str:
-        return f"{self.publisher}:{self.topic}:{self.sequence}"
+        return f"{self.stream}:{self.sequence}"
+
+    @property
+    def stream(self) -> str:
+        """What its sequence counts: the publisher and the topic, as the id spells them."""
+        return f"{self.publisher}:{self.topic}"
 
     @classmethod
     def parse(cls, text: str | None) -> MessageId | None:

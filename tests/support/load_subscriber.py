@@ -2,8 +2,8 @@
 
     python -m tests.support.load_subscriber URL NAME FILE PATTERN
 
-One line per message handed to the application: its id and whether RabbitMQ had delivered it before. Each run of the
-process starts with a line `# run`. Ends on SIGTERM.
+One line per message handed to the application: its id, whether RabbitMQ had delivered it before, and whether it was
+collected from an edge that had been away. Each run of the process starts with a line `# run`. Ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def main(url: str, name: str, file: Path, pattern: str) -> None:
             subscription = await subscriber.subscribe(pattern, deadline=3600, acknowledge="manual")
             try:
                 async for message in subscription:
-                    book.write(f"{message.id} {int(message.redelivered)}\n")
+                    book.write(f"{message.id} {int(message.redelivered)} {int(message.collected)}\n")
                     await message.ack()
             except asyncio.CancelledError:
                 task.uncancel()

@@ -136,19 +136,19 @@ class Deliveries(Checker):
         had[message_id] = life
         if before == life:
             self.report(now, f"{subscriber} got {message_id} twice", "doubled")
-        # Nobody can promise the order of what was collected from an edge that had been away (newer messages came by
-        # another way meanwhile); nor of what an earlier life of the client had got already (RabbitMQ puts it back
-        # into the queue, where it may meet repetitions that a cut link made); nor of what a limit on the queue had
-        # dropped, if a publisher or a link that was cut sends it again; nor, for the same reason, of what waits to be
-        # collected: a repetition comes through the new queue, and is welcome.
+        # What was collected from an edge that had been away may come after newer ones, which came by another way
+        # meanwhile; but nothing older may come after it. Nobody can promise the order of what an earlier life of the
+        # client had got already (RabbitMQ puts it back into the queue, where it may meet repetitions that a cut link
+        # made); nor of what a limit on the queue had dropped, if a publisher or a link that was cut sends it again;
+        # nor, for the same reason, of what waits to be collected: a repetition comes through the new queue.
         stream, sequence = stream_of(message_id)
-        if collected or before is not None or not owed.includes(stream, sequence) or published_s < owed.replaced_s:
+        if before is not None or not owed.includes(stream, sequence) or published_s < owed.replaced_s:
             return
         if view.was_dropped(self._world, subscriber, message_id):
             return
         key = (subscriber, life, stream)
         last = self._last.get(key, -1)
-        if sequence < last:
+        if sequence < last and not collected:
             self.report(now, f"{subscriber} got {message_id} after {stream}:{last}", "out-of-order")
         self._last[key] = max(last, sequence)
 

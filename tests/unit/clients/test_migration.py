@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import pytest
 
+from tests.support.moving_client import (
+    MOVED,
+    REQUEST,
+    STAYED,
+    UNKNOWN,
+    Client,
+    cancel,
+    collect,
+    granted,
+    none_of,
+    only,
+    order,
+    reported,
+)
 from tidegate._attachment import SubscriptionTimes
 from tidegate._delivery import Deduplicator
 from tidegate._hold import Admission
@@ -22,138 +34,27 @@ from tidegate._moves import (
     Detach,
     Detached,
     LeaveHead,
-    MarkerArrived,
     Opened,
     Ordered,
     Release,
     Request,
     SetTimer,
-    SubscriptionAction,
-    SubscriptionEvent,
     TellRefusal,
     TimerFired,
     parse_marker,
 )
 from tidegate._reports import ATTEMPTS_MAX, OUTCOMES_MAX
 from tidegate_protocol.balancing import (
-    CollectOrder,
     MigrateCancel,
-    MigrateOrder,
     MigrationAck,
     MigrationReport,
     MigrationStage,
     PlaceReply,
     PlaceRequest,
 )
-from tidegate_protocol.messages import ControlMessage, Refusal, SubscribeReply, SubscribeRequest, Subscription
+from tidegate_protocol.messages import Refusal, SubscribeRequest
 from tidegate_protocol.names import marker_key
 from tidegate_protocol.parts import RefusalReason
-
-STAYED, MOVED, UNKNOWN = MigrationStage.STAYED, MigrationStage.MOVED, MigrationStage.UNKNOWN
-REQUEST = SubscribeRequest(subscriber="s1", pattern="t.#", deadline_us=1_000_000)
-Kind = TypeVar("Kind")
-
-
-def only(actions: list[SubscriptionAction], kind: type[Kind]) -> Kind:
-    found = [action for action in actions if isinstance(action, kind)]
-    assert len(found) == 1, actions
-    return found[0]
-
-
-def none_of(actions: list[SubscriptionAction], kind: type[Any]) -> bool:
-    return not any(isinstance(action, kind) for action in actions)
-
-
-def reported(actions: list[SubscriptionAction]) -> MigrationReport:
-    message = only(actions, Request).message
-    assert isinstance(message, MigrationReport)
-    return message
-
-
-def granted(edge: str = "b0", number: int = 0) -> SubscribeReply:
-    subscription = Subscription(subscriber="s1", number=number, pattern="t.#", deadline_us=1, expires_s=600)
-    return SubscribeReply(subscription=subscription, edge=edge, url=f"amqp://{edge}", queue=f"out.s1.{number}")
-
-
-def order(n: int = 1, **changes: Any) -> MigrateOrder:
-    fields: dict[str, Any] = {
-        "migration": f"h0~1~m{n}",
-        "subscriber": "s1",
-        "pattern": "t.#",
-        "edge_from": "b0",
-        "number_from": 0,
-        "edge": "b1",
-        "number": n,
-        "url": "amqp://b1",
-        "queue": f"out.s1.{n}",
-        "head": "h0",
-        "heads": ("h0",),
-        "timeout_us": 5_000_000,
-    }
-    return MigrateOrder(**fields | changes)
-
-
-def cancel(n: int = 1) -> MigrateCancel:
-    return MigrateCancel(migration=f"h0~1~m{n}", subscriber="s1", pattern="t.#")
-
-
-def collect(n: int = 7, edge: str = "b9", number: int = 5) -> CollectOrder:
-    return CollectOrder(
-        migration=f"h0~1~m{n}",
-        subscriber="s1",
-        pattern="t.#",
-        edge=edge,
-        number=number,
-        url=f"amqp://{edge}",
-        queue=f"out.s1.{number}",
-        heads=("h0",),
-        timeout_us=9_000_000,
-    )
-
-
-class Client:
-    """A machine with its deduplicator, at rest on b0."""
-
-    def __init__(self, prefetch: int = 100, linger_s: float = 0.0) -> None:
-        self.now = 0.0
-        self.deduplicator = Deduplicator(100)
-        times = SubscriptionTimes(linger_s=linger_s)
-        self.machine = SubscriptionMachine(REQUEST, prefetch, self.deduplicator.expected, times)
-        asked = only(self.do(Opened()), Request)
-        self.old = only(self.do(Answered(asked.key, granted())), Attach).slot
-        self.do(Attached(self.old))
-        assert self.machine.at_rest
-
-    def do(self, event: SubscriptionEvent, after_s: float = 0.0) -> list[SubscriptionAction]:
-        self.now += after_s
-        actions = self.machine.handle(event, self.now)
-        self.machine.validate()
-        return actions
-
-    def ask(self, message: ControlMessage) -> tuple[Any, list[SubscriptionAction]]:
-        actions = self.do(Ordered(message, "head"))
-        return only(actions, Answer).message, actions
-
-    def begin(self, **changes: Any) -> int:
-        """Order a migration and attach to the new queue; returns its slot."""
-        answer, actions = self.ask(order(**changes))
-        assert answer.stage is MigrationStage.ORDERED
-        slot = only(actions, Attach).slot
-        report = self.do(Attached(slot))
-        assert reported(report).stage is MigrationStage.ATTACHED
-        self.do(Answered(only(report, Request).key, MigrationAck(migration="h0~1~m1")))
-        return slot
-
-    def deliver(self, slot: int, message_id: str) -> tuple[Admission, list[SubscriptionAction]]:
-        admission = self.machine.admit(slot, message_id, message_id)
-        if admission in (Admission.PASS, Admission.WATCHED, Admission.COLLECTED):
-            self.deduplicator.judge(message_id, self.now)
-        actions = self.machine.progress(self.now) if admission is not Admission.PASS else []
-        self.machine.validate()
-        return admission, actions
-
-    def mark(self, slot: int, head: str = "h0", n: int = 1) -> list[SubscriptionAction]:
-        return self.do(MarkerArrived(slot, marker_key(f"h0~1~m{n}", head)))
 
 
 def test_markers_are_told_from_messages() -> None:
@@ -519,66 +420,6 @@ def test_a_head_that_forgot_the_migration_does_not_end_it() -> None:
     assert client.machine.migrating
     actions = client.do(TimerFired("migration"))
     assert sum(isinstance(action, Request) and action.key.startswith("subscribe") for action in actions) == 1
-
-
-def test_what_waited_on_another_edge_is_collected_and_then_given_up() -> None:
-    client = Client()
-    answer, actions = client.ask(collect())
-    assert answer.stage is MigrationStage.ORDERED
-    slot = only(actions, Attach).slot
-    client.do(Attached(slot))
-    assert client.deliver(slot, "p~1:t:1")[0] is Admission.COLLECTED
-    assert client.deliver(client.old, "p~1:t:2")[0] is Admission.PASS
-    assert isinstance(client.ask(collect(8, "b8"))[0], Refusal)
-    assert client.ask(collect())[0].stage is MigrationStage.ATTACHED
-    assert client.ask(cancel(7))[0].stage is MigrationStage.ATTACHED
-    actions = client.mark(slot, n=7)
-    assert only(actions, Detach).slot == slot
-    report = reported(client.do(Detached(slot)))
-    assert (report.stage, report.edge, report.other_edge, report.other_number) == (STAYED, "b0", "b9", 5)
-    assert client.ask(collect())[0].stage is STAYED
-
-
-def test_collected_messages_wait_while_a_migration_runs() -> None:
-    client = Client()
-    _, actions = client.ask(collect())
-    slot = only(actions, Attach).slot
-    client.do(Attached(slot))
-    new = client.begin()
-    assert len(client.machine.slots) == 3
-    assert client.deliver(slot, "p~1:t:1")[0] is Admission.HELD
-    assert client.mark(slot, n=7) == []
-    client.deliver(new, "p~1:t:2")
-    client.deliver(client.old, "p~1:t:1")
-    client.mark(new)
-    actions = client.mark(client.old)
-    assert [(item.message_id, item.collected) for item in only(actions, Release).items] == [
-        ("p~1:t:2", False),
-        ("p~1:t:1", True),
-    ]
-    assert [action.slot for action in actions if isinstance(action, Detach)] == [client.old, slot]
-
-
-def test_a_queue_that_was_not_emptied_is_not_given_up() -> None:
-    client = Client()
-    _, actions = client.ask(collect())
-    slot = only(actions, Attach).slot
-    client.do(AttachmentLost(slot))
-    client.do(Attached(only(client.do(TimerFired("collect-attach")), Attach).slot))
-    report = reported(client.do(TimerFired("collect")))
-    assert (report.stage, report.other_edge) == (UNKNOWN, None)
-    # It may be tried again; a queue that is gone has nothing to give.
-    _, actions = client.ask(collect())
-    gone = client.do(AttachmentLost(only(actions, Attach).slot, gone=True))
-    assert reported(gone).stage is STAYED
-
-
-def test_collecting_from_the_place_in_use_makes_the_client_ask() -> None:
-    client = Client()
-    answer, actions = client.ask(collect(edge="b0", number=0))
-    assert answer.stage is UNKNOWN
-    assert answer.other_edge is None
-    assert only(actions, Request).key.startswith("subscribe:")
 
 
 def test_closing_leaves_everything_and_answers_nothing_but_refusals() -> None:
