@@ -39,7 +39,7 @@ from .neighbours import Neighbours
 from .paths import Paths
 from .preparations import Preparations
 from .publisher_arrivals import PublisherArrivals
-from .publisher_moves import PublisherMoves
+from .publisher_moves import ROUTES_PART, PublisherMoves
 from .publishers import Publishers
 from .remote import RemoteSteps
 from .remote_candidates import RemoteCandidates
@@ -72,7 +72,7 @@ class LoadParts:
         self.publishers = Publishers(context, self.paths)
         self.defence = Defence(context, self.publishers)
         self.loads = HeadLoads(context)
-        self.moves = PublisherMoves(context, self.publishers, lambda name: name in self.defence)
+        self.moves = PublisherMoves(context, neighbours, self.publishers, lambda name: name in self.defence)
         self.arrivals = PublisherArrivals(context, self.loads.why_not_take, self.moves.rest)
         self.loads.use(self.moves, self.arrivals)
         self.flood = MarkerFlood(context)
@@ -99,6 +99,7 @@ class LoadParts:
         dispatch.on_timer("publisher-session", self.moves.session_timed_out)
         dispatch.on_timer("publisher-move", self.moves.timed_out)
         dispatch.on_timer("arrival", self.arrivals.timed_out)
+        dispatch.on_wait(ROUTES_PART, self.moves.routes_live)
         dispatch.on_failure(PublishMarker, self._marker_failed)
         for part in (self.flood, self.steps, self.candidates, self.acceptances):
             part.register(dispatch)

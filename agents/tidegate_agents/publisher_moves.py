@@ -4,15 +4,16 @@
     old head → new head    publisher-expect      watch for the fence; answered with publisher-expected
     old head → publisher   publisher-move-order  connect there, pause, wait for all confirms
     publisher → old head   paused                now the fence is published, behind everything the publisher sent
-    new head → old head    fence-seen            all of it has passed through the new head
+    new head → old head    fence-seen            all of it has passed through the new head, which has our routes by now
     old head → publisher   publisher-resume      go on at the new head
     publisher → old head   moved
 
 What always holds:
 
 - one publisher session at a time, never while this head awaits publishers itself;
-- nobody is told to go on at the new head before the fence was seen there, and once a publisher has been told how to
-  go on, it is never told otherwise in the same move;
+- nobody is told to go on at the new head before the fence was seen there and it has confirmed all that was
+  subscribed behind us when the fence was sent; and once a publisher has been told how to go on, it is never told
+  otherwise in the same move;
 - whatever fails or takes too long ends with the publisher going on here: told so, or by its own time-out;
 - a report is always acknowledged, also one about a move that we know nothing of (any more): whoever is paused then
   is told to go on here;
@@ -48,10 +49,12 @@ from .context import HeadContext
 from .cooldowns import Cooldowns
 from .machine import Decision, PublishMarker, ReplyAddress, SendClient
 from .metrics import BrokerSample, Metric
+from .neighbours import Neighbours
 from .publisher_choice import ChosenPublisher, choose_publishers
 from .publishers import Publishers
 from .states import Assessment
 
+ROUTES_PART: Final = "publisher-routes"
 RESUME_ATTEMPTS_MAX: Final = 5
 """How often a publisher is told to go on before we leave it to its own time-out."""
 
@@ -79,6 +82,10 @@ class _Move:
     phase: Phase = Phase.EXPECTING
     attempts: int = 0
     request_id: str | None = None
+    fenced: bool = False
+    """Whether the fence was seen at the target."""
+    routed: bool = False
+    """Whether the target has confirmed our routes."""
     moved: bool = False
     """What the publisher is told when it is told to go on."""
     reason: str = ""
@@ -102,8 +109,11 @@ class _Session:
 class PublisherMoves:
     """The publisher session of a head, if one is under way, and when the next may be."""
 
-    def __init__(self, context: HeadContext, publishers: Publishers, contained: Callable[[str], bool]) -> None:
+    def __init__(
+        self, context: HeadContext, neighbours: Neighbours, publishers: Publishers, contained: Callable[[str], bool]
+    ) -> None:
         self._context = context
+        self._neighbours = neighbours
         self._publishers = publishers
         self._contained = contained
         self._session: _Session | None = None
@@ -290,11 +300,33 @@ class PublisherMoves:
         self._enter(move, Phase.FENCING)
         self._context.set_timer(f"publisher-move {move.id}", self._context.config.balancing.migration_timeout_s)
         self._context.do(PublishMarker(move.fence, targets=(move.target,)))
+        routes_wait_s = self._context.config.routes_wait_s
+        self._neighbours.open_wait(f"{ROUTES_PART} {move.id}", move.target, routes_wait_s)
+
+    def routes_live(self, name: str, awaiting: set[str]) -> None:
+        """The neighbours have what is subscribed behind us, but for those in `awaiting`."""
+        move = self._find(name)
+        if move is None or move.phase is not Phase.FENCING:
+            return
+        if move.target in awaiting:
+            self._resume(move, False, f"{move.target} has not confirmed the routes to what is subscribed here")
+        else:
+            move.routed = True
+            self._resume_if_safe(move)
+
+    def _resume_if_safe(self, move: _Move) -> None:
+        if move.fenced and move.routed:
+            self._resume(move, True, "the fence was seen")
 
     def _resume(self, move: _Move, moved: bool, reason: str) -> None:
         self._enter(move, Phase.RESUMING)
+        self._stop_waiting(move)
         move.moved, move.reason = moved, reason
         self._send_resume(move)
+
+    def _stop_waiting(self, move: _Move) -> None:
+        self._context.waits.close(f"{ROUTES_PART} {move.id}")
+        self._context.cancel_timer(f"wait {ROUTES_PART} {move.id}")
 
     def _send_resume(self, move: _Move) -> None:
         self._context.drop_request(move.request_id)
@@ -350,7 +382,8 @@ class PublisherMoves:
             case Phase.PAUSING:
                 self._resume(move, False, f"{move.publisher} did not pause in time")
             case Phase.FENCING:
-                self._resume(move, False, f"the fence was not seen at {move.target} in time")
+                missing = "the routes were not there" if move.fenced else f"the fence was not seen at {move.target}"
+                self._resume(move, False, f"{missing} in time")
             case Phase.RESUMING if again:
                 self._send_resume(move)
             case Phase.RESUMING:
@@ -386,7 +419,8 @@ class PublisherMoves:
         self._context.reply(reply_to, PublisherMoveAck(move=message.move))
         move = self._find(message.move)
         if move is not None and move.phase is Phase.FENCING and move.target == message.head:
-            self._resume(move, True, "the fence was seen")
+            move.fenced = True
+            self._resume_if_safe(move)
 
     def fence_failed(self, key: str, problem: str) -> None:
         """RabbitMQ did not take the fence."""
@@ -404,6 +438,7 @@ class PublisherMoves:
         assert session is not None
         context.drop_request(move.request_id)
         context.cancel_timer(f"publisher-move {move.id}")
+        self._stop_waiting(move)
         del session.moves[move.id]
         session.moved += moved
         session.failed += not moved
@@ -462,3 +497,4 @@ class PublisherMoves:
             asks = move.phase in {Phase.EXPECTING, Phase.ORDERING, Phase.RESUMING}
             assert asks == (move.request_id is not None), f"{move.id} in {move.phase}"
             assert move.phase is Phase.RESUMING or not move.moved, f"{move.id} is let go before the fence was seen"
+            assert not move.moved or (move.fenced and move.routed), f"{move.id} is let go without routes"

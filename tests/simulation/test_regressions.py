@@ -125,6 +125,7 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             707051,
             713602,
             723650,
+            724396,
             736126,
             736210,
             739361,

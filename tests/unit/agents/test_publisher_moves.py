@@ -134,6 +134,36 @@ def test_the_whole_course_of_a_move() -> None:
     assert "remote~1" not in driver.context.registry.publishers
 
 
+def fenced_without_routes() -> tuple[PartsDriver, str, list[Action]]:
+    """Something was subscribed here that `n` has not confirmed when the fence comes there."""
+    driver, move = ordered()
+    driver.silent.add("n")
+    driver.context.routes.need("e1", "fresh")
+    driver.do()
+    reported(driver, move, PublisherStage.PAUSED)
+    return driver, move, driver.tell(FenceSeen(move=move, head="n"))
+
+
+def test_nobody_goes_on_at_a_head_without_the_routes_of_what_is_subscribed_here() -> None:
+    driver, move, actions = fenced_without_routes()
+    assert not messages(actions, PublisherResume)
+    actions = driver.fire(f"wait publisher-routes {move}", driver.context.config.routes_wait_s)
+    resume = only(actions, PublisherResume)
+    assert isinstance(resume.message, PublisherResume)
+    assert not resume.message.moved
+    (stayed,) = decisions(driver.answer(resume, answer(move, PublisherStage.STAYED)), "publisher-stayed")
+    assert stayed.reason == "n has not confirmed the routes to what is subscribed here"
+
+
+def test_it_goes_on_there_as_soon_as_the_routes_are_confirmed() -> None:
+    driver, _, actions = fenced_without_routes()
+    assert not messages(actions, PublisherResume)
+    driver.silent.clear()
+    driver.neighbours.timed_out("n")
+    (resume,) = messages(driver.do(), PublisherResume)
+    assert resume.moved
+
+
 def test_nothing_is_asked_below_the_overload_or_by_the_policy_none() -> None:
     driver = PartsDriver("n")
     assert not messages(driver.sample(bytes_out=940.0), HeadLoadRequest)
