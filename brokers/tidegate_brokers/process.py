@@ -81,6 +81,7 @@ class BrokerProcess:
         self._metrics = metrics
         self._stopping = False
         self._preflight_done = False
+        self._takes_requests = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.http = HttpServer(metrics.registry, self.reasons)
@@ -99,6 +100,8 @@ class BrokerProcess:
         ]
         if not parts.worker.asserted.is_set():
             found.append(parts.worker.problem or "the data plane is being set up")
+        if not self._takes_requests:
+            found.append("requests are not taken yet")
         return found + parts.lacking()
 
     def _keepers(self) -> tuple[ConnectionKeeper, ...]:
@@ -141,6 +144,7 @@ class BrokerProcess:
         await parts.worker.wait_asserted(timeout_s)
         # Only now: the agent must know what its predecessor left before anybody asks it for anything.
         await parts.control.start_taking()
+        self._takes_requests = True
         for sense in parts.senses:
             self._spawn(sense())
 

@@ -99,7 +99,7 @@ class FaultKind(StrEnum):
     """The edge's RabbitMQ is down too: consumers lose their connections, its link stands still. Durable queues are
     there again at `until_s`."""
     LINK_DOWN = "link-down"
-    """The link `head>target` carries nothing until `until_s`; what was unconfirmed is sent again."""
+    """The links that lead to `target` carry nothing until `until_s`; what was unconfirmed is sent again."""
     CONTROL = "control"
     """Control messages from or to `target` ("*": all) are lost, doubled and delayed with the probabilities given."""
     CLOCK = "clock"

@@ -177,6 +177,18 @@ async def malformed(process: Process, reason: str) -> float:
     return await process.metric(f'tidegate_control_malformed_messages_total{{reason="{reason}"}}')
 
 
+async def test_a_head_that_is_ready_takes_requests(brokers: Brokers) -> None:
+    head = await brokers.head("head")
+    async with brokers.client("head") as client:
+        for _ in range(3):
+            await head.start(ready=False)
+            await eventually(lambda: '"port"' in head.words(), "it answers HTTP")
+            while not await head.is_ready():
+                pass  # without a pause: between being set up and taking requests there are only milliseconds
+            assert (await client.status()).head == "head"
+            await head.kill()
+
+
 async def test_a_killed_head_adopts_its_routes(brokers: Brokers) -> None:
     await cluster(brokers)
     head = brokers.processes["head"]

@@ -18,6 +18,7 @@ from typing import Any
 import aio_pika
 import httpx
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
+from aiormq.abc import DeliveredMessage
 
 from tests.support.waiting import eventually
 from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
@@ -200,7 +201,10 @@ class RawClient:
         request = str(self.requests)
         future = self.answers[request] = asyncio.get_running_loop().create_future()
         exchange = await self.channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
-        await exchange.publish(aio_pika.Message(body, reply_to="amq.rabbitmq.reply-to", correlation_id=request), key)
+        message = aio_pika.Message(body, reply_to="amq.rabbitmq.reply-to", correlation_id=request)
+        returned: object = await exchange.publish(message, key)
+        if isinstance(returned, DeliveredMessage):
+            raise ConnectionError(f"nobody takes what is sent to {key}")
         return decode(await asyncio.wait_for(future, ANSWER_TIMEOUT_S))
 
     async def status(self) -> StatusReply:
