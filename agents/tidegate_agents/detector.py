@@ -14,6 +14,11 @@ to carry. What always holds:
 threshold, or grows, while it is drained clearly slower than that share is held back by its own subscriber, and no
 move of others would help it. At a busy uplink the shares are less equal, so there "clearly" means much more.
 
+**A step** in what is offered is taken as it is, and not smoothed. What was drained before it says little of what will
+be, so from its second sample on a queue is expected to be drained at its share of the uplink at least, and its growth
+is followed a period further: that long it takes until it is looked at again. In the first sample, which has seen a part
+of the change only, a queue is better suspected too early. The papers' threshold does without all that.
+
 **A learned capacity** counts only what was drained while nearly all flows, and more than one, were held back: one
 backlog is a slow subscriber, not a narrow uplink.
 
@@ -226,7 +231,8 @@ class Detector:
         changed = is_step(event.broker.bytes_offered_per_s, before, width)
         step = self.samples > 1 and (changed or self.steps == 1)
         self.steps = self.steps + 1 if step else 0
-        totals = self._follow(event.subscriptions, migrating, step)
+        fair = self._fair_share(event.broker.bytes_offered_per_s) if self.steps > 1 else 0.0
+        totals = self._follow(event.subscriptions, migrating, step, fair)
         self._follow_broker(event.broker, totals, step)
         if self.forecasts or self._anticipated:
             self._anticipate(totals)
@@ -245,12 +251,18 @@ class Detector:
             decisions.append(self._with_hints(self.assessment.decision(self.edge)))
         return Judgement(self.assessment, tuple(decisions), tuple(actions))
 
-    def _follow(self, samples: Iterable[SubscriptionSample], migrating: Collection[str], step: bool) -> _Totals:
-        """Rates, allowed waits and thresholds of all queues, in one pass."""
+    def _follow(
+        self, samples: Iterable[SubscriptionSample], migrating: Collection[str], step: bool, fair: float
+    ) -> _Totals:
+        """Rates, allowed waits and thresholds of all queues, in one pass. `fair`, where it is not 0, is the share of
+        what comes for a queue that it is expected to be drained of at least, and asks for looking further ahead.
+        """
         totals, queues = _Totals(), self._queues
         alpha, rest, trend = SMOOTHING, 1.0 - SMOOTHING, TREND_SHARE
         arriving_alpha, arriving_rest, arriving_trend = (1.0, 0.0, 0.0) if step else (alpha, rest, trend)
         per_byte_s, fixed_s, per_drain_s, share, per_growth_s, shrinking = self._constants()
+        if fair > 0.0:
+            per_growth_s += self.rule.period_s
         noise_allowance, noise_share = self._config.noise_allowance, self._config.margin / 4.0
         drained, offered, backlogged, backlogs = 0.0, 0.0, 0.0, 0
         judge, wait = totals.judged.append, totals.waiting.append
@@ -267,7 +279,9 @@ class Detector:
                 expected = level + arriving_trend * (level - before)
                 drain_level = alpha * draining + rest * drain_before
                 drain = drain_level + trend * (drain_level - drain_before)
-                expected, drain = expected if expected > 0.0 else 0.0, drain if drain > 0.0 else 0.0
+                drained_at_least = fair * arriving
+                drain = drain if drain > drained_at_least else drained_at_least
+                expected = expected if expected > 0.0 else 0.0
             else:
                 level = expected = arriving
                 drain_level = drain = draining
@@ -315,6 +329,14 @@ class Detector:
         totals.drained, totals.judged_offered = drained, offered
         totals.backlogged, totals.backlogs = backlogged, backlogs
         return totals
+
+    def _fair_share(self, offered: float) -> float:
+        """The share of what is offered that a FIFO uplink carries, of each flow; 0 where nobody knows, and where the
+        papers' threshold is asked for.
+        """
+        if self._known_uplink is None or offered <= 0.0 or self._config.threshold is ThresholdKind.PAPER:
+            return 0.0
+        return min(1.0, self._known_uplink / offered)
 
     def _constants(self) -> tuple[float, float, float, float, float, bool]:
         """What is the same for all queues of a sample.

@@ -93,6 +93,24 @@ def test_a_step_is_taken_as_it_is_and_noise_is_averaged() -> None:
     assert queue.drain_per_s < 90, "what is drained is averaged: capacities are learned from it"
 
 
+def test_after_a_step_a_queue_is_expected_to_get_its_share_of_the_uplink() -> None:
+    """Smoothed, the drain lags behind, and a burst of a few percent too much looks like one that can't be survived."""
+    found = detector(subscription("s"), capacity=Capacity(uplink_bytes_per_s=10_000))
+
+    def expected(arriving: float, drained: float) -> float:
+        sample = SubscriptionSample("out.s.0", "t", arriving, drained, 0, 0, 0, 100)
+        found.sampled(EdgeSampled(broker(100.0 * arriving), (sample,)))
+        queue = found.queue("out.s.0")
+        assert queue is not None
+        return queue.drain_predicted_per_s
+
+    for _ in range(3):
+        assert expected(50, 50) == pytest.approx(50)
+    assert expected(90, 60) < 70, "a part of the change: what is drained is what was seen"
+    assert expected(125, 80) == pytest.approx(100), "the whole of it: four fifths go through"
+    assert expected(125, 90) < 95, "from then on what is seen counts again"
+
+
 def test_paths_come_before_and_after_the_subscription_they_are_for() -> None:
     found = detector(subscription("a"))
     found.learn_paths([PatternPath(pattern="t", path_us=100_000, remote=True)])
