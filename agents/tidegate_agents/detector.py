@@ -45,7 +45,7 @@ from tidegate_protocol.names import output_queue
 from .anticipation import anticipate
 from .config import BalancingConfig
 from .machine import Action, Decision, EdgeSampled, LimitOutput
-from .metrics import BrokerSample, Metric, Role, SubscriptionSample, utilization, utilizations
+from .metrics import BrokerSample, Metric, Role, utilization, utilizations
 from .policy import LoadView, Policy, QueueLoad, ThresholdRule
 from .rates import SMOOTHING, TREND_SHARE, LearnedCapacity, is_step, smooth
 from .selecting import BOTTLENECK_SHARE
@@ -231,8 +231,7 @@ class Detector:
         changed = is_step(event.broker.bytes_offered_per_s, before, width)
         step = self.samples > 1 and (changed or self.steps == 1)
         self.steps = self.steps + 1 if step else 0
-        fair = self._fair_share(event.broker.bytes_offered_per_s) if self.steps > 1 else 0.0
-        totals = self._follow(event.subscriptions, migrating, step, fair)
+        totals = self._follow(event, migrating, step)
         self._follow_broker(event.broker, totals, step)
         if self.forecasts or self._anticipated:
             self._anticipate(totals)
@@ -251,22 +250,17 @@ class Detector:
             decisions.append(self._with_hints(self.assessment.decision(self.edge)))
         return Judgement(self.assessment, tuple(decisions), tuple(actions))
 
-    def _follow(
-        self, samples: Iterable[SubscriptionSample], migrating: Collection[str], step: bool, fair: float
-    ) -> _Totals:
-        """Rates, allowed waits and thresholds of all queues, in one pass. `fair`, where it is not 0, is the share of
-        what comes for a queue that it is expected to be drained of at least, and asks for looking further ahead.
-        """
+    def _follow(self, event: EdgeSampled, migrating: Collection[str], step: bool) -> _Totals:
+        """Rates, allowed waits and thresholds of all queues, in one pass."""
         totals, queues = _Totals(), self._queues
         alpha, rest, trend = SMOOTHING, 1.0 - SMOOTHING, TREND_SHARE
         arriving_alpha, arriving_rest, arriving_trend = (1.0, 0.0, 0.0) if step else (alpha, rest, trend)
-        per_byte_s, fixed_s, per_drain_s, share, per_growth_s, shrinking = self._constants()
-        if fair > 0.0:
-            per_growth_s += self.rule.period_s
+        fair = self._fair_share(event.broker.bytes_offered_per_s)
+        per_byte_s, fixed_s, per_drain_s, share, per_growth_s, shrinking = self._constants(further=fair > 0.0)
         noise_allowance, noise_share = self._config.noise_allowance, self._config.margin / 4.0
         drained, offered, backlogged, backlogs = 0.0, 0.0, 0.0, 0
         judge, wait = totals.judged.append, totals.waiting.append
-        for sample in samples:
+        for sample in event.subscriptions:
             queue = queues.get(sample.name)
             if queue is None:
                 self.unknown += 1
@@ -279,9 +273,8 @@ class Detector:
                 expected = level + arriving_trend * (level - before)
                 drain_level = alpha * draining + rest * drain_before
                 drain = drain_level + trend * (drain_level - drain_before)
-                drained_at_least = fair * arriving
-                drain = drain if drain > drained_at_least else drained_at_least
-                expected = expected if expected > 0.0 else 0.0
+                expected, at_least = expected if expected > 0.0 else 0.0, fair * arriving
+                drain = drain if drain > at_least else at_least
             else:
                 level = expected = arriving
                 drain_level = drain = draining
@@ -296,8 +289,7 @@ class Detector:
             wait_s = queue.deadline_s - queue.path_s - fixed_s - round_trip_s / 2.0 - size * per_byte_s
             deviation = sqrt(in_flight)
             noise, bound = noise_allowance * deviation, noise_share * wait_s * drain
-            bound = bound if bound > NOISE_MESSAGES_MIN else NOISE_MESSAGES_MIN
-            noise = noise if noise < bound else bound
+            noise = min(noise, bound if bound > NOISE_MESSAGES_MIN else NOISE_MESSAGES_MIN)
             queue.allowed_wait_s, queue.noise = wait_s, noise
             threshold: float | None = None
             if wait_s > 0.0:
@@ -307,12 +299,11 @@ class Detector:
             queue.threshold = threshold
             moves = queue.migrating = sample.name in migrating
             drained += drain_level * size
-            away = queue.away = not sample.attached
-            if away:
+            queue.away = not sample.attached
+            if queue.away:
                 queue.slow_samples = 0
                 continue
-            counts = not (moves or queue.slow)
-            if counts:
+            if counts := not (moves or queue.slow):
                 offered += level * size
             waits = depth > 1.0 and depth > 1.0 + IN_FLIGHT_DEVIATIONS * deviation
             if waits and counts:
@@ -331,26 +322,28 @@ class Detector:
         return totals
 
     def _fair_share(self, offered: float) -> float:
-        """The share of what is offered that a FIFO uplink carries, of each flow; 0 where nobody knows, and where the
-        papers' threshold is asked for.
+        """The share of what comes for a queue that it is expected to be drained of at least: what a FIFO uplink carries
+        of each flow. 0 but from the second sample of a step on, where nobody knows, and for the papers' threshold.
         """
-        if self._known_uplink is None or offered <= 0.0 or self._config.threshold is ThresholdKind.PAPER:
+        uplink = self._known_uplink
+        if self.steps < 2 or uplink is None or offered <= 0.0 or self._config.threshold is ThresholdKind.PAPER:
             return 0.0
-        return min(1.0, self._known_uplink / offered)
+        return min(1.0, uplink / offered)
 
-    def _constants(self) -> tuple[float, float, float, float, float, bool]:
+    def _constants(self, further: bool) -> tuple[float, float, float, float, float, bool]:
         """What is the same for all queues of a sample.
 
         The fixed part of a path, per byte and per message; and the two formulas of `threshold` taken apart, so that
         no function is called per queue: TH = (share·t_e − per drain)·μ − per growth·(λ − μ), the last also where the
-        queue shrinks if `shrinking`.
+        queue shrinks if `shrinking`. `further`: growth counts for a period more.
         """
         capacity, rule = self.broker.capacity, self.rule
         per_byte_s = _inverse(capacity.downlink_bytes_per_s) + _inverse(self._known_uplink)
         fixed_s = (self._head_round_trip_s or 0.0) / 2.0 + _inverse(capacity.matching_per_s)
         if rule.kind is ThresholdKind.PAPER:
             return per_byte_s, fixed_s, rule.session_s, 1.0, rule.period_s, True
-        return per_byte_s, fixed_s, 0.0, 1.0 - rule.margin, max(rule.session_s, rule.period_s), False
+        ahead_s = max(rule.session_s, rule.period_s) + (rule.period_s if further else 0.0)
+        return per_byte_s, fixed_s, 0.0, 1.0 - rule.margin, ahead_s, False
 
     def _follow_broker(self, sample: BrokerSample, totals: _Totals, step: bool) -> None:
         """The load of the edge as a whole, and what its uplink is known to carry."""
