@@ -6,7 +6,8 @@ through; then the queue is left and given up for removal. Held back, and not ack
 - everything while a migration runs: it must not look as if the old queue had brought it;
 - what is ahead of what was delivered of its publisher and topic. The queue may be one that a migration had prepared
   when its head was killed; then it holds only what is newer, and what comes before may wait in a backlog of the place
-  in use. That is waited for, but not for longer than `PATIENCE_SHARE` of the time there is: it may never come.
+  in use. That is waited for as long as what was delivered comes nearer, and no longer than `PATIENCE_SHARE` of the time
+  there is after that: it may never come.
 
 A queue that was not emptied is never given up: when the time is over, the report says `unknown`, nothing is
 remembered, and the order may come again."""
@@ -41,6 +42,8 @@ class Collector:
         self._expected = expected
         # Per stream, each with its sequence.
         self._held: dict[str, deque[tuple[int, Held]]] = {}
+        self._came_to: dict[str, int | None] = {}
+        """What followed what was delivered of each stream that is held, when last looked at."""
         self._head_url = standing.head_url
         self._marker = marker_name(order.migration)
         self._missing = set(order.heads)
@@ -49,7 +52,7 @@ class Collector:
 
     def begin(self, now: float) -> Actions:
         timeout_s = self.order.timeout_us / 1e6
-        patience_s = PATIENCE_SHARE * timeout_s
+        patience_s = self._patience_s
         self._until_s, self._patient_until_s = now + timeout_s, now + patience_s
         self._standing.collecting_at = self._head_url
         self._standing.tell(now, f"collection {self.order.migration}: from {self.order.edge}")
@@ -79,18 +82,31 @@ class Collector:
         stream, sequence = (parsed.stream, parsed.sequence) if parsed is not None else ("", 0)
         item = Held(self.slot.number, message_id, payload, collected=True)
         self._held.setdefault(stream, deque()).append((sequence, item))
+        self._came_to.setdefault(stream, self._expected(stream))
+
+    @property
+    def _patience_s(self) -> float:
+        return PATIENCE_SHARE * self.order.timeout_us / 1e6
+
+    def look_again(self, now: float) -> Actions:
+        """The time to be patient was over, but may have been prolonged since it was set."""
+        left_s = self._patient_until_s - now
+        return [SetTimer(COLLECT_PATIENCE, left_s)] if self._held and left_s > 0.0 else []
 
     def take_due(self, now: float) -> tuple[Held, ...]:
         """What need not be held any longer. Cheap enough to be asked after every delivery."""
         due: list[Held] = []
         for stream, items in list(self._held.items()):
             following = self._expected(stream)
+            if following != self._came_to[stream]:
+                self._came_to[stream] = following
+                self._patient_until_s = now + self._patience_s
             while items and (now >= self._patient_until_s or not _is_ahead(items[0][0], following)):
                 sequence, item = items.popleft()
                 following = max(following or 0, sequence + 1)
                 due.append(item)
             if not items:
-                del self._held[stream]
+                del self._held[stream], self._came_to[stream]
         return tuple(due)
 
     def attached(self, now: float) -> Actions:
@@ -100,7 +116,7 @@ class Collector:
 
     def lost(self, gone: bool, now: float) -> Actions:
         # What was held of the lost attachment comes again with the next one.
-        self._held.clear()
+        self._forget_held()
         if gone:
             self._missing.clear()
             self.slot.state = SlotState.WAITING
@@ -134,8 +150,12 @@ class Collector:
 
     def abandon(self) -> Actions:
         """Leave the queue as it is, without a word."""
-        self._held.clear()
+        self._forget_held()
         return [*self._end(), *self._standing.drop(self.slot, COLLECT_ATTACH)]
+
+    def _forget_held(self) -> None:
+        self._held.clear()
+        self._came_to.clear()
 
     def _end(self) -> Actions:
         self.ended = True

@@ -555,8 +555,10 @@ class SubscriptionMachine:
         if name == MIGRATION and migration is not None:
             (old, new), unmet = migration.hold.missing, migration.hold.unmet
             return self._roll_back(f"time-out: markers missing {old} old, {new} new; streams behind: {unmet}", now)
-        if name in (LINGER, COLLECT_PATIENCE):
+        if name == LINGER:
             return self.progress(now)
+        if name == COLLECT_PATIENCE and collector is not None:
+            return [*self.progress(now), *collector.look_again(now)]
         if name == COLLECT and collector is not None:
             self._collector = None
             return collector.time_out(now)

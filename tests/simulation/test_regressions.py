@@ -130,6 +130,8 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             736210,
             739361,
             739446,
+            741518,
+            750987,
             801214,
             801254,
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.moving_client import STAYED, UNKNOWN, Client, cancel, collect, only, reported
 from tidegate._hold import Admission
 from tidegate._moves import (
@@ -109,11 +111,24 @@ def test_what_never_comes_is_not_waited_for_until_the_time_is_over() -> None:
     slot = begin_collecting(client)
     client.deliver(slot, "p~1:t:4")
     client.mark(slot, n=7)
-    assert client.do(TimerFired("collect-patience"), 4.4) == []
+    assert client.do(TimerFired("collect-patience"), 4.4) == [SetTimer("collect-patience", pytest.approx(0.1))]
     actions = client.do(TimerFired("collect-patience"), 0.1)
     assert released(actions) == [("p~1:t:4", True)]
     assert only(actions, Detach).slot == slot
     assert CancelTimer("collect") in actions
+
+
+def test_it_is_waited_for_as_long_as_it_comes_nearer() -> None:
+    client = Client()
+    client.deliver(client.old, "p~1:t:1")
+    slot = begin_collecting(client)
+    client.deliver(slot, "p~1:t:5")
+    client.mark(slot, n=7)
+    client.now += 4.0
+    assert client.deliver(client.old, "p~1:t:2") == (Admission.WATCHED, [])
+    assert client.do(TimerFired("collect-patience"), 0.5) == [SetTimer("collect-patience", 4.0)]
+    actions = client.do(TimerFired("collect-patience"), 4.0)
+    assert released(actions) == [("p~1:t:5", True)]
 
 
 def test_what_is_held_of_a_lost_queue_comes_again_with_the_next() -> None:
