@@ -84,10 +84,6 @@ class Collector:
         self._held.setdefault(stream, deque()).append((sequence, item))
         self._came_to.setdefault(stream, self._expected(stream))
 
-    @property
-    def _patience_s(self) -> float:
-        return PATIENCE_SHARE * self.order.timeout_us / 1e6
-
     def look_again(self, now: float) -> Actions:
         """The time to be patient was over, but may have been prolonged since it was set."""
         left_s = self._patient_until_s - now
@@ -152,6 +148,10 @@ class Collector:
         """Leave the queue as it is, without a word."""
         self._forget_held()
         return [*self._end(), *self._standing.drop(self.slot, COLLECT_ATTACH)]
+
+    @property
+    def _patience_s(self) -> float:
+        return PATIENCE_SHARE * self.order.timeout_us / 1e6
 
     def _forget_held(self) -> None:
         self._held.clear()

@@ -180,10 +180,11 @@ class SubscriptionMachine:
 
     def admit(self, slot: int, message_id: str | None, payload: Any) -> Admission:
         """Say what to do with a delivery, before it is judged. For those of the slot `plain` it is always PASS."""
+        if slot == self.plain:
+            return Admission.PASS
         migration, collector, primary = self._migration, self._collector, self._primary
         if primary is not None and slot == primary.number and primary.alive:
-            moving = migration is not None or (collector is not None and collector.holds)
-            return Admission.WATCHED if moving else Admission.PASS
+            return Admission.WATCHED
         if migration is not None and slot == migration.slot.number:
             migration.hold.take(slot, message_id, payload)
             return Admission.HELD

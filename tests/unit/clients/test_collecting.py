@@ -32,6 +32,16 @@ def begin_collecting(client: Client) -> int:
     return slot
 
 
+def holding(sequence: int) -> tuple[Client, int]:
+    """A client that was delivered 1, and holds what it collected, up to the marker; and the slot that collects."""
+    client = Client()
+    client.deliver(client.old, "p~1:t:1")
+    slot = begin_collecting(client)
+    client.deliver(slot, f"p~1:t:{sequence}")
+    assert client.mark(slot, n=7) == []
+    return client, slot
+
+
 def released(actions: list[SubscriptionAction]) -> list[tuple[str | None, bool]]:
     """What is handed over, and whether as collected."""
     items = [item for action in actions if isinstance(action, Release) for item in action.items]
@@ -106,11 +116,7 @@ def test_what_is_ahead_of_the_place_in_use_waits_for_it() -> None:
 
 
 def test_what_never_comes_is_not_waited_for_until_the_time_is_over() -> None:
-    client = Client()
-    client.deliver(client.old, "p~1:t:1")
-    slot = begin_collecting(client)
-    client.deliver(slot, "p~1:t:4")
-    client.mark(slot, n=7)
+    client, slot = holding(4)
     assert client.do(TimerFired("collect-patience"), 4.4) == [SetTimer("collect-patience", pytest.approx(0.1))]
     actions = client.do(TimerFired("collect-patience"), 0.1)
     assert released(actions) == [("p~1:t:4", True)]
@@ -119,11 +125,7 @@ def test_what_never_comes_is_not_waited_for_until_the_time_is_over() -> None:
 
 
 def test_it_is_waited_for_as_long_as_it_comes_nearer() -> None:
-    client = Client()
-    client.deliver(client.old, "p~1:t:1")
-    slot = begin_collecting(client)
-    client.deliver(slot, "p~1:t:5")
-    client.mark(slot, n=7)
+    client, _ = holding(5)
     client.now += 4.0
     assert client.deliver(client.old, "p~1:t:2") == (Admission.WATCHED, [])
     assert client.do(TimerFired("collect-patience"), 0.5) == [SetTimer("collect-patience", 4.0)]
@@ -132,10 +134,7 @@ def test_it_is_waited_for_as_long_as_it_comes_nearer() -> None:
 
 
 def test_what_is_held_of_a_lost_queue_comes_again_with_the_next() -> None:
-    client = Client()
-    client.deliver(client.old, "p~1:t:1")
-    slot = begin_collecting(client)
-    client.deliver(slot, "p~1:t:4")
+    client, slot = holding(4)
     assert client.machine.held_count == 1
     client.do(AttachmentLost(slot))
     assert client.machine.held_count == 0
