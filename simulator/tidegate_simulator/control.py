@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from tidegate_agents.machine import (
     Event,
@@ -28,11 +28,8 @@ from tidegate_protocol.messages import ControlMessage, decode, encode
 
 from .kernel import Kernel
 from .observer import Observer
-from .scenario import ControlSpec, Fault
+from .scenario import EVERYBODY, ControlSpec, Fault
 from .trace import Trace
-
-EVERYBODY: Final = "*"
-"""The target of a control fault that hits all messages."""
 
 
 class Broker(Protocol):

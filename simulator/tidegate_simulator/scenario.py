@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from tidegate_agents.config import BalancingConfig
+
+EVERYBODY: Final = "*"
+"""The target of a control fault that hits all messages."""
 
 
 class Arrivals(StrEnum):
@@ -101,7 +105,7 @@ class FaultKind(StrEnum):
     LINK_DOWN = "link-down"
     """The links that lead to `target` carry nothing until `until_s`; what was unconfirmed is sent again."""
     CONTROL = "control"
-    """Control messages from or to `target` ("*": all) are lost, doubled and delayed with the probabilities given."""
+    """Control messages from or to `target`, or `EVERYBODY`, are lost, doubled and delayed, each with a probability."""
     CLOCK = "clock"
     """The clock of `target` jumps by `amount` seconds and runs by the share `drift` faster from then on."""
     CLIENT_CRASH = "client-crash"

@@ -22,10 +22,17 @@ from tidegate_protocol.topics import check_pattern, check_topic
 
 from .errors import ScenarioError
 from .insights import insight_message
-from .scenario import EdgeSpec, Fault, FaultKind, HeadSpec, InsightSpec, PublisherSpec, Scenario, SubscriberSpec
-
-EVERYBODY: Final = "*"
-"""Whom a control fault hits that hits all of them."""
+from .scenario import (
+    EVERYBODY,
+    EdgeSpec,
+    Fault,
+    FaultKind,
+    HeadSpec,
+    InsightSpec,
+    PublisherSpec,
+    Scenario,
+    SubscriberSpec,
+)
 
 _LASTING: Final = frozenset(FaultKind) - {FaultKind.CLOCK, FaultKind.PUBLISHER_CUT}
 """The faults that go on until something ends them. One without an end would leave nothing to be at rest."""

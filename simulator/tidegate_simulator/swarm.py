@@ -19,6 +19,7 @@ from tidegate_agents.config import BalancingConfig
 from tidegate_agents.threshold import ThresholdKind
 
 from .scenario import (
+    EVERYBODY,
     Arrivals,
     ControlSpec,
     EdgeSpec,
@@ -350,7 +351,7 @@ def _faults(
             fault = replace(
                 fault,
                 # Now and then somebody is cut off altogether.
-                loss=1.0 if target != "*" and random.random() < 0.4 else round(random.uniform(0.0, 0.4), 2),
+                loss=1.0 if target != EVERYBODY and random.random() < 0.4 else round(random.uniform(0.0, 0.4), 2),
                 duplication=round(random.uniform(0.0, 0.3), 2),
                 delay_max_s=round(random.choice((0.0, 0.1, 0.5, 2.0)), 2),
             )
@@ -368,7 +369,7 @@ def _storm(random: Random, plan: _Plan) -> Fault:
     return Fault(
         round(at_s, 2),
         FaultKind.CONTROL,
-        "*",
+        EVERYBODY,
         round(until_s, 2),
         loss=round(random.uniform(0.4, 0.75), 2),
         duplication=round(random.uniform(0.0, 0.3), 2),
@@ -397,7 +398,7 @@ def _target(
     match kind:
         case FaultKind.CONTROL:
             client = random.choice(subscribers).name
-            return random.choice(["*", random.choice(brokers), random.choice(brokers), client, client])
+            return random.choice([EVERYBODY, random.choice(brokers), random.choice(brokers), client, client])
         case FaultKind.CRASH | FaultKind.FREEZE | FaultKind.CLOCK:
             return random.choice(brokers)
         case FaultKind.EDGE_DOWN | FaultKind.LINK_DOWN | FaultKind.DRAIN:

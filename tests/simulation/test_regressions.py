@@ -132,6 +132,7 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             739446,
             741518,
             750987,
+            751154,
             801214,
             801254,
         ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate_agents.machine import Action, BindMarker, Event, SendClient
 from tidegate_protocol.balancing import MigrateOrder
 from tidegate_protocol.topics import covers
-from tidegate_simulator.scenario import FaultKind, SubscriberSpec
+from tidegate_simulator.scenario import EVERYBODY, FaultKind, SubscriberSpec
 
 from . import view
 from .base import Checker
@@ -126,7 +126,8 @@ def _forgotten_away(world: World, spec: SubscriberSpec, edge: str) -> bool:
     away = [
         fault.until_s + SLACK_S
         for fault in world.scenario.faults
-        if fault.kind in (FaultKind.EDGE_DOWN, FaultKind.CONTROL) and fault.target == edge and fault.until_s is not None
+        if fault.kind in (FaultKind.EDGE_DOWN, FaultKind.CONTROL) and fault.until_s is not None
+        if fault.target in (edge, EVERYBODY)
         if fault.at_s - SLACK_S <= left_s <= fault.until_s + SLACK_S
     ]
     crashes = [f.at_s for f in world.scenario.faults if f.kind is FaultKind.CRASH and f.target == head]

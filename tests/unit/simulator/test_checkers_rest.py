@@ -14,7 +14,7 @@ from tidegate_agents.machine import BindMarker, Decision, SendClient
 from tidegate_protocol.balancing import MigrateOrder
 from tidegate_simulator.checkers.rest import BoundedMemory, OnePlaceEach, entries, maximal
 from tidegate_simulator.links import Message
-from tidegate_simulator.scenario import Fault, FaultKind
+from tidegate_simulator.scenario import EVERYBODY, Fault, FaultKind
 
 
 def at_rest() -> FakeWorld:
@@ -143,13 +143,16 @@ def test_or_its_head_crashed_in_the_middle_of_a_move_abroad(head: str, crash_s: 
 
 
 @pytest.mark.parametrize(
+    "away", [(FaultKind.EDGE_DOWN, "e0"), (FaultKind.CONTROL, "e0"), (FaultKind.CONTROL, EVERYBODY)]
+)
+@pytest.mark.parametrize(
     ("away_s", "crash_s", "found"),
     [((40.0, 60.0), 55.0, []), ((40.0, 60.0), 70.0, ["orphan"]), ((10.0, 20.0), 55.0, ["orphan"])],
 )
 def test_or_its_head_crashed_before_the_edge_was_back(
-    away_s: tuple[float, float], crash_s: float, found: list[str]
+    away: tuple[FaultKind, str], away_s: tuple[float, float], crash_s: float, found: list[str]
 ) -> None:
-    faults = Fault(away_s[0], FaultKind.EDGE_DOWN, "e0", away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
+    faults = Fault(away_s[0], *away, away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
     run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
     run.queue("e0", consumed=False)
     run.route("h0", "e0", "t")
