@@ -46,7 +46,7 @@ from .anticipation import anticipate
 from .config import BalancingConfig
 from .machine import Action, Decision, EdgeSampled, LimitOutput
 from .metrics import BrokerSample, Metric, Role, utilization, utilizations
-from .policy import LoadView, Policy, QueueLoad, ThresholdRule
+from .policy import LoadView, Movable, Policy, QueueLoad, ThresholdRule
 from .rates import SMOOTHING, TREND_SHARE, LearnedCapacity, is_step, smooth
 from .selecting import BOTTLENECK_SHARE
 from .states import Assessment, LoadState, assess
@@ -146,6 +146,8 @@ class Detector:
         self._sorted: list[_Followed] = []
         """By name."""
         self._by_pattern: dict[str, set[str]] = {}
+        self._worked_out: dict[frozenset[str], Movable] = {}
+        """For the views of the queues as they are now."""
         self._paths: dict[str, PatternPath] = {}
         self._slow: set[str] = set()
         self._infeasible: set[str] = set()
@@ -171,6 +173,7 @@ class Detector:
         path = self._paths.get(queue.pattern)
         if path is not None:
             _set_path(queue, path)
+        self._worked_out = {}
         self._queues[name] = queue
         insort(self._sorted, queue, key=_name)
         self._by_pattern.setdefault(queue.pattern, set()).add(name)
@@ -180,6 +183,7 @@ class Detector:
         queue = self._queues.pop(name, None)
         if queue is None:
             return
+        self._worked_out = {}
         del self._sorted[bisect_left(self._sorted, name, key=_name)]
         self._slow.discard(name)
         self._infeasible.discard(name)
@@ -194,6 +198,7 @@ class Detector:
             if self._paths.get(path.pattern) == path:
                 continue  # told again, in case it had been lost
             self._paths[path.pattern] = path
+            self._worked_out = {}
             for name in self._by_pattern.get(path.pattern, ()):
                 _set_path(self._queues[name], path)
         if len(self._paths) > PATHS_MAX:
@@ -225,6 +230,7 @@ class Detector:
     def sampled(self, event: EdgeSampled, migrating: Collection[str] = frozenset()) -> Judgement:
         """Take one sample in and judge the edge. `migrating` names queues in migration, which are not judged."""
         self.samples += 1
+        self._worked_out = {}
         self._head_round_trip_s = smooth(event.head_round_trip_s, self._head_round_trip_s)
         before, width = self.broker.bytes_offered_per_s, self._known_uplink
         # A change begins in the middle of a period: the sample after the one that first showed it shows the rest.
@@ -508,7 +514,9 @@ class Detector:
 
     def view(self, peers: dict[str, PieLocal]) -> LoadView:
         """What a policy sees. The queues in it are those followed here: read, not kept."""
-        return LoadView(self.broker, self.assessment, self._sorted, self.rule, peers, self.uplink_limits)
+        return LoadView(
+            self.broker, self.assessment, self._sorted, self.rule, peers, self.uplink_limits, self._worked_out
+        )
 
     def load(self, state: LoadState, *, busy: bool) -> BrokerLoad:
         """The load in absolute numbers, for a head that asks."""

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from tidegate_protocol.balancing import BrokerLoad, Candidate, PieLocal
 
-from .analysis import Bundle
+from .analysis import Bundle, subscriber_bundles
 from .metrics import BrokerSample, Metric, Role
 from .placement import EdgeView, ExpectedLoad, Placement
 from .states import Assessment, Limits, LoadState
@@ -123,6 +123,14 @@ class ThresholdRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Movable:
+    """The queues of an edge that may be moved, by name, and their bundles."""
+
+    queues: Mapping[str, QueueLoad]
+    bundles: tuple[Bundle, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoadView:
     """What a policy sees of its own broker, and what the others of the cluster have reported lately."""
 
@@ -138,6 +146,8 @@ class LoadView:
 
     uplink_limits: bool = True
     """Whether the uplink may be what holds the queues back: only then does it help them if others leave."""
+    worked_out: dict[frozenset[str], Movable] = field(default_factory=dict)
+    """What `movable` found last. Views of the same queues share it, until something about a queue changes."""
 
     @property
     def name(self) -> str:
@@ -147,6 +157,17 @@ class LoadView:
     def judged(self) -> list[QueueLoad]:
         """The queues whose depth says anything about the broker: `QueueLoad.judged`, without a call for each."""
         return [queue for queue in self.queues if not (queue.migrating or queue.slow or queue.away)]
+
+    def movable(self, resting: Collection[str]) -> Movable:
+        """The judged queues but for those in `resting`. A session may ask several times, and there may be many."""
+        key = frozenset(resting)
+        found = self.worked_out.get(key)
+        if found is None:
+            queues = {queue.name: queue for queue in self.judged if queue.name not in key}
+            found = Movable(queues, subscriber_bundles(queues.values(), self.assessment.overloaded_queues))
+            self.worked_out.clear()
+            self.worked_out[key] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)

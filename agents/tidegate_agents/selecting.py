@@ -88,8 +88,8 @@ class Selecting:
                 self._targets.append(_Target(candidate, sample, sample, set(candidate.patterns)))
         self.overloaded = view.assessment.overloaded_queues
         # The worst is checked first; as long as it stays, the others need not be looked at.
-        past = [queue for queue in view.queues if queue.name in self.overloaded and queue.judged]
-        self._pending = sorted(past, key=lambda q: (q.depth - (q.threshold or 0.0), q.name))
+        past = [(q.depth - (q.threshold or 0.0), q.name, q) for q in view.judged if q.name in self.overloaded]
+        self._pending = [queue for _, _, queue in sorted(past)]
         self.relieved = self._is_relieved()
 
     @property

@@ -25,10 +25,10 @@ from typing import Final
 
 from tidegate_protocol.balancing import CANDIDATES_MAX, MOVES_PER_SESSION_MAX, SHARED_PATTERNS_MAX, Candidate
 
-from ..analysis import Bundle, offloading_order, subscriber_bundles
+from ..analysis import Bundle, offloading_order
 from ..metrics import Metric, Role, utilizations
 from ..placement import EdgeView, ExpectedLoad, Placement, place
-from ..policy import LoadView, QueueLoad, Selection, Trigger, is_necessary, sample_of
+from ..policy import LoadView, Movable, QueueLoad, Selection, Trigger, is_necessary, sample_of
 from ..selecting import Selecting
 from ..states import THRESHOLDS, Limits, LoadState
 from ..threshold import ThresholdKind
@@ -57,13 +57,11 @@ class PeerWdPolicy:
             return None
         candidates, rejected = low_brokers(view, metric)
         finding = next(found for found in view.assessment.overloads if found.metric is metric)
-        judged = view.judged
-        patterns = sorted({queue.pattern for queue in judged})
+        patterns = sorted({queue.pattern for queue in view.judged})
         named = patterns
         if len(patterns) > SHARED_PATTERNS_MAX:
             # Only then does it matter which are named; otherwise the order is worked out when there are candidates.
-            bundles = subscriber_bundles(judged, view.assessment.overloaded_queues)
-            order = offloading_order(Role.EDGE, metric, bundles)
+            order = offloading_order(Role.EDGE, metric, view.movable(()).bundles)
             named = [bundle.topic for bundle in order.bundles[:SHARED_PATTERNS_MAX]]
         return Trigger(
             metric,
@@ -115,16 +113,14 @@ class PeerWdPolicy:
             moves_max=MOVES_PER_SESSION_MAX,
             last_resort=trigger.last_resort,
         )
-        movable = {queue.name: queue for queue in view.judged if queue.name not in resting}
-        overloaded = view.assessment.overloaded_queues
-        bundles = subscriber_bundles(movable.values(), overloaded)
+        movable = view.movable(resting)
         chosen = started()
         chosen.note_left_out(resting)
-        _in_order(chosen, offloading_order(Role.EDGE, trigger.metric, bundles).bundles, movable)
+        _in_order(chosen, offloading_order(Role.EDGE, trigger.metric, movable.bundles).bundles, movable.queues)
         if not chosen.done:
             packed = started()
             packed.note_left_out(resting)
-            _largest_first(packed, bundles, movable)
+            _largest_first(packed, movable)
             if packed.relieved or _carries_more_away(packed, chosen):
                 chosen = packed
         return chosen.selection(NOTHING_HELPS)
@@ -158,12 +154,12 @@ def _in_order(chosen: Selecting, order: Iterable[Bundle], movable: Mapping[str, 
         chosen.try_part([movable[name] for name in bundle.clients if name not in gone])
 
 
-def _largest_first(chosen: Selecting, bundles: Iterable[Bundle], movable: Mapping[str, QueueLoad]) -> None:
+def _largest_first(chosen: Selecting, movable: Movable) -> None:
     """What is hard to place goes where it just fits; what is small fills the gaps."""
-    for bundle in sorted(bundles, key=lambda one: (-one.bytes_out_per_s / len(one.clients), one.topic)):
+    for bundle in sorted(movable.bundles, key=lambda one: (-one.bytes_out_per_s / len(one.clients), one.topic)):
         if chosen.done:
             return
-        chosen.try_tight([movable[name] for name in bundle.clients])
+        chosen.try_tight([movable.queues[name] for name in bundle.clients])
 
 
 def _carries_more_away(one: Selecting, other: Selecting) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.agents_driver import of, sent
 from tests.support.edge_driver import AT_ONCE, EdgeDriver, Flow
+from tidegate_agents.analysis import Bundle, Group
 from tidegate_agents.config import BalancingConfig
 from tidegate_agents.detector import NOISE_MESSAGES_MIN, Detector
 from tidegate_agents.machine import EdgeSampled, LimitOutput
@@ -119,6 +120,27 @@ def test_paths_come_before_and_after_the_subscription_they_are_for() -> None:
         queue = found.queue(output_queue(name, 0))
         assert queue is not None
         assert (queue.local, queue.remote) == (False, True)
+
+
+def test_bundles_are_worked_out_once_for_as_long_as_the_queues_stay_as_they_are() -> None:
+    found = detector(subscription("a"), subscription("b"))
+    nobody = frozenset[str]()
+
+    def bundled(resting: frozenset[str] = nobody) -> tuple[Bundle, ...]:
+        return found.view({}).movable(resting).bundles
+
+    first = bundled()
+    assert [bundle.clients for bundle in first] == [("out.a.0", "out.b.0")]
+    assert bundled() is first
+    assert [bundle.clients for bundle in bundled(frozenset({"out.a.0"}))] == [("out.b.0",)]
+    found.track(subscription("c", "u"))
+    assert [bundle.topic for bundle in bundled()] == ["t", "u"]
+    found.forget("out.b.0")
+    assert [bundle.clients for bundle in bundled()] == [("out.a.0",), ("out.c.0",)]
+    found.learn_paths([PatternPath(pattern="t", path_us=0, remote=True)])
+    assert bundled()[0].place is Group.REMOTE
+    found.sampled(EdgeSampled(broker(0.0), (SubscriptionSample("out.a.0", "t", 3.0, 3.0, 0, 0, 0, 100),)))
+    assert bundled()[0].bytes_out_per_s == 300.0
 
 
 def test_what_is_gone_is_not_judged_and_counted_as_unknown() -> None:
