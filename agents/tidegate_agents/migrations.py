@@ -392,13 +392,14 @@ class Migrations:
     def _in_vain(self, message: MigrationReport) -> bool:
         """Whether we would forget in a crash what we are told: that a client has left our cluster, and a place there
         that is still to be removed, or is on an edge that has not told yet what it holds. It is to say so again. So it
-        is if it has still something to take from that place.
+        is if it has still something to take from that place, and if we gave the move up before: then the other head
+        takes the new place away, and a client whose move was not confirmed comes back to us.
         """
         registry = self._context.registry
         left = registry.edges.get(message.other_edge or "")
         if message.stage is not MigrationStage.MOVED or message.edge in registry.edges or left is None:
             return False
-        if message.unsettled:
+        if message.unsettled or self._finished.get(message.migration) is False:
             return True
         old = (left.name, (message.subscriber, message.other_number or 0))
         removing = old in self._removals or self._removals.is_discarded(old)

@@ -186,6 +186,9 @@ class Sessions:
             session.request, session.phase, session.offered = message, Phase.ASKING, None
             self._ask(session, reply_to)
         elif session.offered is not None:
+            if session.phase is Phase.PLANNING:
+                # The first answer was lost, and a drain may have promised something to a candidate meanwhile.
+                session.offered = self._offer_of(session)
             self._context.reply(reply_to, session.offered)
         elif reply_to is not None:
             session.replies = [*session.replies, reply_to][-REPLIES_JOINED_MAX:]
@@ -320,11 +323,27 @@ class Sessions:
             self._offer(session)
 
     def _offer(self, session: _Session) -> None:
-        context, config = self._context, self._context.config
+        context = self._context
         for edge, request_id in sorted(session.asked.items()):
             context.drop_request(request_id)
             session.rejected[edge] = "did not tell its load in time"
         session.asked, session.remote_due = {}, False
+        self._release_candidates(session, keep=set(session.loads))
+        offered = session.offered = self._offer_of(session)
+        session.phase = Phase.PLANNING
+        for reply_to in session.replies:
+            context.reply(reply_to, offered)
+        session.replies = []
+        context.set_timer(f"{PART} {session.id}", context.config.balancing.plan_timeout_s)
+        numbers = {"candidates": float(len(offered.candidates)), "remote": float(len(session.remote))}
+        reason = f"{session.request.metric}: {session.request.reason}"[:1_000]
+        context.decide(
+            Decision("session-candidates", session.source, reason, numbers, dict(session.rejected), session.id)
+        )
+
+    def _offer_of(self, session: _Session) -> BalanceCandidates:
+        """The candidates with the load that they told, and what they were promised up to now."""
+        context, config = self._context, self._context.config
         wanted = session.request.patterns
         candidates = [
             Candidate(
@@ -335,27 +354,15 @@ class Sessions:
             )
             for edge in sorted(session.loads)
         ]
-        self._release_candidates(session, keep=set(session.loads))
         for remote in session.remote:
             load = context.promises.added_to(remote.load, context.now)
             candidates.append(remote.model_copy(update={"load": load}))
-        offered = candidates[:CANDIDATES_MAX]
-        session.offered = BalanceCandidates(
+        return BalanceCandidates(
             session=session.id,
-            candidates=tuple(offered),
+            candidates=tuple(candidates[:CANDIDATES_MAX]),
             resting=self.resting(session.source),
             occupied=tuple(sorted(session.occupied)[:CANDIDATES_MAX]),
             fallbacks_asked=bool(self._fallbacks(session.request)),
-        )
-        session.phase = Phase.PLANNING
-        for reply_to in session.replies:
-            context.reply(reply_to, session.offered)
-        session.replies = []
-        context.set_timer(f"{PART} {session.id}", config.balancing.plan_timeout_s)
-        numbers = {"candidates": float(len(offered)), "remote": float(len(session.remote))}
-        reason = f"{session.request.metric}: {session.request.reason}"[:1_000]
-        context.decide(
-            Decision("session-candidates", session.source, reason, numbers, dict(session.rejected), session.id)
         )
 
     def resting(self, source: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tidegate_agents.machine import BindMarker, Decision, SendClient
 from tidegate_protocol.balancing import MigrateOrder
 from tidegate_simulator.checkers.rest import BoundedMemory, OnePlaceEach, entries, maximal
 from tidegate_simulator.links import Message
-from tidegate_simulator.scenario import EVERYBODY, Fault, FaultKind
+from tidegate_simulator.scenario import EVERYBODY, Fault, FaultKind, SubscriberSpec
 
 
 def at_rest() -> FakeWorld:
@@ -90,6 +90,21 @@ def test_a_route_too_few_or_too_many(head: str, target: str, patterns: tuple[str
     run = at_rest()
     run.route(head, target, *patterns)
     assert run.end() == ["wrong-routes"]
+
+
+@pytest.mark.parametrize(
+    ("taken_s", "bound", "found"),
+    [(130.0, ("t",), []), (110.0, ("t",), ["wrong-routes"]), (130.0, ("t", "u"), ["wrong-routes"])],
+)
+def test_a_slow_subscriber_is_not_at_rest_at_once(taken_s: float, bound: tuple[str, ...], found: list[str]) -> None:
+    slow = SubscriberSpec("s", "h0", "t", 1.0, takes_per_s=2.0)
+    checker = OnePlaceEach()
+    run = FakeWorld(scenario(subscribers=(slow,)), checker)
+    run.queue("e0")
+    run.route("h0", "e0", "t")
+    run.route("h0", "e1", *bound)
+    checker.delivered("s", "p~1:t:1", 10.0, taken_s, late=True, collected=True)
+    assert run.end() == found
 
 
 def test_who_has_left_has_no_queue() -> None:
