@@ -136,6 +136,7 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             906313,
             907222,
             908903,
+            915098,
             801214,
             801254,
         ),

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidegate._collector import PATIENCE_SHARE
 from tidegate_agents.machine import Action, Event, MessageReceived, Reply, SendClient
 from tidegate_protocol.balancing import CollectOrder
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
@@ -57,6 +58,15 @@ class Owed:
         return stream in self.first and self.first[stream] <= sequence < self.end.get(stream, sequence + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """An order to collect what waits elsewhere."""
+
+    id: str
+    ordered_s: float
+    patience_s: float
+
+
 class Deliveries(Checker):
     """Follows who is owed what, and what each application gets."""
 
@@ -71,6 +81,12 @@ class Deliveries(Checker):
         """Per subscriber the messages it got, with the life in which it got them last."""
         self._last: dict[tuple[str, int, str], int] = {}
         """Per subscriber, life and stream the highest sequence that came in order."""
+        self._came_s: dict[tuple[str, int, str], float] = {}
+        """The same: when something last came through the queue in use."""
+        self._collections: dict[str, Collection] = {}
+        """Per subscriber the last one that was ordered."""
+        self._impatient: set[tuple[str, int, str]] = set()
+        """Where something was collected before what precedes it had come, after the time that is waited for that."""
 
     def started(self, world: World) -> None:
         super().started(world)
@@ -92,6 +108,12 @@ class Deliveries(Checker):
                 self._granted(broker, action.message, now)
             elif isinstance(action, SendClient) and isinstance(action.message, CollectOrder):
                 self._owed[action.client].replaced = True
+                self._collect(action.client, action.message, now)
+
+    def _collect(self, subscriber: str, order: CollectOrder, now: float) -> None:
+        known = self._collections.get(subscriber)
+        if known is None or known.id != order.migration:
+            self._collections[subscriber] = Collection(order.migration, now, PATIENCE_SHARE * order.timeout_us / 1e6)
 
     def _granted(self, head: str, reply: SubscribeReply, now: float) -> None:
         owed = self._owed[reply.subscription.subscriber]
@@ -148,9 +170,24 @@ class Deliveries(Checker):
             return
         key = (subscriber, life, stream)
         last = self._last.get(key, -1)
+        if collected and self._gave_up_waiting(key, sequence > last + 1, now):
+            return
+        if not collected:
+            self._came_s[key] = now
         if sequence < last and not collected:
             self.report(now, f"{subscriber} got {message_id} after {stream}:{last}", "out-of-order")
         self._last[key] = max(last, sequence)
+
+    def _gave_up_waiting(self, key: tuple[str, int, str], ahead: bool, now: float) -> bool:
+        """Whether what is collected comes though something before it may come later. A client waits for that, but not
+        for ever if the queue in use brings nothing (docs/sdk.md); then nobody promises an order.
+        """
+        collection = self._collections.get(key[0])
+        if ahead and collection is not None:
+            stalled_s = now - max(self._came_s.get(key, 0.0), collection.ordered_s)
+            if stalled_s >= collection.patience_s:
+                self._impatient.add(key)
+        return key in self._impatient
 
     # Lost
 

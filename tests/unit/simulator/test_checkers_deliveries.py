@@ -115,17 +115,27 @@ def test_who_leaves_may_have_something_on_an_edge_that_is_away() -> None:
     assert run.end() == []
 
 
+def collect_order(timeout_s: float = 1.0) -> CollectOrder:
+    return CollectOrder(
+        migration="m",
+        subscriber="s",
+        pattern="t",
+        edge="e0",
+        number=0,
+        url="amqp://e0",
+        queue="out.s.0",
+        heads=("h0",),
+        timeout_us=round(timeout_s * 1e6),
+    )
+
+
 def test_who_leaves_may_have_something_to_collect() -> None:
     """A head that begins anew may know only later that the client, which crashed meanwhile, had a queue before."""
     run = world(scenario(subscribers=leaving(6.0)))
     run.grant(2.0)
     for sequence in range(3):
         run.publish(sequence, 3.0 + sequence)
-    order = CollectOrder(
-        migration="m", subscriber="s", pattern="t", edge="e0", number=0, url="amqp://e0", queue="out.s.0",
-        heads=("h0",), timeout_us=1_000_000,
-    )  # fmt: skip
-    run.step("h0", 5.2, SendClient("s", order))
+    run.step("h0", 5.2, SendClient("s", collect_order()))
     run.deliver(2, 5.5)
     assert run.end() == []
 
@@ -251,6 +261,22 @@ def test_what_was_collected_has_no_order() -> None:
     run.deliver(0, 9.0, collected=True)
     run.deliver(2, 9.5)
     assert run.end() == []
+
+
+@pytest.mark.parametrize(("ordered_s", "came_s", "found"), [(4.0, 3.5, []), (6.0, 3.5, OUT), (4.0, 6.0, OUT)])
+def test_but_waits_for_what_comes_before_it_if_that_comes_nearer(
+    ordered_s: float, came_s: float, found: list[str]
+) -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in (0, 1, 2, 3):
+        run.publish(sequence, 3.0)
+    run.deliver(0, came_s)
+    run.step("h0", ordered_s, SendClient("s", collect_order(timeout_s=10.0)))
+    run.deliver(2, 9.5, collected=True)
+    run.deliver(3, 9.6, collected=True)
+    run.deliver(1, 9.7)
+    assert run.end() == found
 
 
 @pytest.mark.parametrize(("edge", "published_s", "found"), [("e1", 5.5, []), ("e1", 6.5, OUT), ("e0", 5.5, OUT)])
