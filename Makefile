@@ -25,7 +25,7 @@ up: setup ## start a cluster and keep it running until Ctrl-C
 test: setup ## run all tests (ARGS="-k topics" for some, JOBS=0 for one at a time)
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: setup ## format, lint, types, unit and property tests, a short swarm: run this before you commit
+check: setup ## format, lint, types, unit and property tests, fifty random schedules: run this before you commit
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy

@@ -42,7 +42,8 @@ def check_prerequisites() -> None:
     """Raise `SparkMissing` with what to install, before Spark fails in words of its own."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise SparkMissing(f"{', '.join(missing)} is not installed", "pip install 'tidegate[analytics]'")
+        remedy = "pip install '.[analytics]' in the project's root, or make setup"
+        raise SparkMissing(f"{', '.join(missing)} is not installed", remedy)
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     remedy = "install openjdk-17-jre-headless or newer, or set JAVA_HOME to one"

@@ -158,15 +158,15 @@ def render_reference() -> str:
     parts = [
         "# Configuration",
         "",
-        "Options of `tidegate head` and `tidegate edge`. This page is made from the code "
+        "Options of `tidegate head` and `tidegate edge`. This page is made from the code\n"
         "(`tidegate_brokers.settings.render_reference`).",
         "",
-        "An option is taken from the first of: a flag (`--option-name`), the environment "
-        "(`TIDEGATE_HEAD_OPTION_NAME` or `TIDEGATE_EDGE_OPTION_NAME`, lists as JSON; with `_FILE` behind the name, the "
-        "file that holds the value; an empty variable counts as not set), the TOML file given "
-        "with `--config` (`option_name = …`), its default. Addresses are URLs "
-        "`amqp://user:password@host:port/vhost`; passwords never appear in logs, errors or metrics, and one that "
-        "anybody could guess is refused unless the address is on the loopback.",
+        "An option is taken from the first of: a flag (`--option-name`), the environment\n"
+        "(`TIDEGATE_HEAD_OPTION_NAME` or `TIDEGATE_EDGE_OPTION_NAME`, lists as JSON; with `_FILE` behind the name,\n"
+        "the file that holds the value; an empty variable counts as not set), the TOML file given with `--config`\n"
+        "(`option_name = …`), its default. Addresses are URLs `amqp://user:password@host:port/vhost`; passwords never\n"
+        "appear in logs, errors or metrics, and one that anybody could guess is refused unless the address is on the\n"
+        "loopback.",
     ]
     for title, model in (
         ("Head", HeadConfig),

@@ -1,7 +1,7 @@
 """Latency statistics of one subscription, in a fixed amount of memory.
 
 Latencies go into a histogram whose buckets grow with the value (`tidegate_protocol.latency`), so that a quantile is
-right to about 3 % from a microsecond to days. Adding one is a handful of integer operations; nothing here reads a
+right to 2 % from a microsecond to days. Adding one is a handful of integer operations; nothing here reads a
 clock."""
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def check_body(body: bytes, limit_bytes: int = BODY_BYTES_DEFAULT) -> bytes:
             "body",
             f"{len(body)} bytes",
             f"is over the limit of {limit_bytes} bytes",
-            "send less, or raise body_limit_bytes",
+            "send less, or raise limits.body_bytes",
         )
     return body
 

@@ -71,8 +71,19 @@ LABELS: Final = (
     ("`decision`", f"one of {len(KINDS)} kinds, or `other`: " + ", ".join(f"`{kind}`" for kind in sorted(KINDS))),
     ("`reason`", f"of decisions, sessions and moves one of {len(REASONS)}, or `other`: "
      + ", ".join(f"`{reason}`" for reason in sorted(REASONS))),
+    ("`reason` of refusals", "`no-edge`, `not-ready`, `unknown`, `conflict`, `limit`, `invalid`, `failed`"),
+    ("`reason` of dropped records", "`buffer-full`, `unconfirmed`, `refused`, `too-large`, `too-many`, `stopped`"),
+    ("`reason` of unsent messages", "`no-connection`, `nobody-there`, `too-many`, `too-large`"),
+    ("`reason` of malformed messages", "`not-json`, `unknown-kind`, `unknown-version`, `invalid-field`, `too-large`, "
+     "`kind-not-allowed`, `not-yours`, `no-request`, `bad-reply-to`"),
+    ("`activity`", "`watching`, `source`, `target`, `stabilizing`"),
+    ("`bound`", "`low`, `high`"),
+    ("`necessary`", "`yes`, `no`, `unknown`"),
+    ("`link_kind`", "`edge`, `head`: where the link leads"),
+    ("`connection`", "`data-plane`, `control`, `telemetry`, `neighbour-NAME`"),
+    ("`action`", "the kind of change that RabbitMQ refused"),
     ("`target`, `edge`, `neighbour`", "a broker of the configuration, or one that has said hello"),
-    ("`kind`", "of a control message; load reports (PIE) are `pie-local` and `pie-global`"),
+    ("`kind`", "of a control message; load reports are `pie-local` and `pie-global`"),
 )  # fmt: skip
 
 
@@ -248,7 +259,8 @@ _BOUNDS: Final = """
 
 What clients choose does not decide it. An edge has at most 10 · (`topic_series_max` + 1) for topics and 6 ·
 `output_series_max` for queues, a head at most 45 · (`topic_series_max` + 1) for topics; both have a few hundred
-others, most of them one per kind of control message and per kind of decision with its reason that have occurred. """
+others, most of them one per kind of control message and per kind of decision with its reason that have occurred.
+"""
 
 if __name__ == "__main__":
     import sys

@@ -158,5 +158,5 @@ def test_missing_java_is_told_with_a_remedy(tmp_path: Path, monkeypatch: pytest.
 
 def test_missing_pyspark_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "PACKAGES", ("pyspark", "no_such_package"))
-    with pytest.raises(SparkMissing, match=r"no_such_package is not installed; pip install 'tidegate\[analytics\]'"):
+    with pytest.raises(SparkMissing, match=r"no_such_package is not installed; pip install '.\[analytics\]'"):
         session.check_prerequisites()
