@@ -297,6 +297,30 @@ def test_a_session_ends_in_time_whatever_its_migrations_do() -> None:
     assert cluster.places("s") == [("e2", 1)], "a client that did move is not called back"
 
 
+@pytest.mark.parametrize("how", ["fails", "takes too long"])
+def test_a_client_that_does_not_move_is_no_part_of_the_time_that_is_learned(how: str) -> None:
+    """One of two clients moved at once. The other one took the order and fell silent: the session was said to have
+    taken half a minute, and with that t_LB all thresholds became negative.
+    """
+    cluster = Cluster("e1", "e2")
+    for name in ("s", "t"):
+        cluster.grant(name)
+    begin_move(cluster, "s", "t")
+    moves, silent = cluster.ordered(MigrateOrder)
+    cluster.now += 0.5
+    cluster.report(moves, MOVED)
+    cluster.now += 30.0
+    if how == "fails":
+        cluster.report(silent, STAYED)
+    else:
+        cluster.fire("session e1~1~1")
+    ((_, notice), _) = cluster.notices[-2:]
+    assert (notice.phase, notice.moved, notice.failed) == (SessionPhase.ENDED, 1, 1)
+    assert notice.duration_us == 500_000
+    (decision,) = [d for d in cluster.agent.story if d.kind == "session-ended"]
+    assert decision.numbers["seconds"] == 30.5
+
+
 def test_a_helper_that_needs_help_itself_need_not_wait_for_long() -> None:
     """Two edges are overrun at once. The second was asked whether it could help the first, was refused a session of its
     own for that, and asked again only five seconds later.
