@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.head_cluster import Cluster, load, move
 from tidegate_agents.machine import StopRequested
+from tidegate_agents.placement import ExpectedLoad
 from tidegate_agents.sessions import Sessions
 from tidegate_protocol.balancing import (
     BalanceAccepted,
@@ -239,6 +240,19 @@ def test_a_promise_that_comes_to_nothing_is_dropped_at_once() -> None:
 def offered_load(answer: ControlMessage) -> float:
     assert isinstance(answer, BalanceCandidates)
     return answer.candidates[0].load.bytes_offered_per_s
+
+
+def test_candidates_that_are_told_again_count_what_a_drain_has_promised_meanwhile() -> None:
+    """The first answer was lost, and the second one was a copy of it: the source filled up an edge that others had been
+    sent to since (seed 906313).
+    """
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.agent._context.expected = lambda: {"b": ExpectedLoad(100.0, 1.0)}
+    assert [cluster.grant(name, pattern).edge for name, pattern in (("s", "a"), ("t", "b"))] == ["e1", "e2"]
+    assert offered_load(cluster.balance("e1~1~1", "e3")) == 0.0
+    cluster.ask(DrainRequest(edge="e2"))
+    assert [order.edge for order in cluster.ordered(MigrateOrder)] == ["e3"]
+    assert offered_load(cluster.balance("e1~1~1", "e3")) == 100.0
 
 
 def test_a_client_that_moved_rests_and_is_not_moved_whatever_a_plan_says() -> None:
