@@ -82,6 +82,7 @@ class _Session:
     trigger: Trigger
     remote: bool
     """Whether other clusters are asked for candidates."""
+    started_s: float
     phase: Phase = Phase.REQUESTED
     message: BalanceRequest | BalancePlan | None = None
     """What waits for an answer, to be sent again if none comes."""
@@ -220,7 +221,7 @@ class EdgeBalancing:
         config = self._context.config
         self._last_session += 1
         session_id = f"{config.edge}~{config.incarnation}~{self._last_session}"
-        session = self._session = _Session(session_id, trigger, remote)
+        session = self._session = _Session(session_id, trigger, remote, self._context.now)
         session.message = self._request(session)
         asked = len(trigger.candidates)
         numbers = {
@@ -417,13 +418,15 @@ class EdgeBalancing:
                 self._stabilizing = _Stabilizing(notice.session, self._context.now, None)
 
     def _ended(self, notice: SessionNotice) -> None:
+        assert self._session is not None
         numbers = {
             "moved": float(notice.moved),
             "failed": float(notice.failed),
-            "duration_s": notice.duration_us / 1e6,
+            "duration_s": self._context.now - self._session.started_s,
         }
         if notice.moved > 0:
-            self._detector.learn_session(notice.duration_us / 1e6)
+            numbers["moved_after_s"] = notice.duration_us / 1e6
+            self._detector.learn_session(numbers["moved_after_s"])
             numbers["session_s"] = self._detector.session_time.average_s
         self._finish(f"{notice.moved} moved, {notice.failed} failed", moved=notice.moved > 0, numbers=numbers)
 

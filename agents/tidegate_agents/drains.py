@@ -8,7 +8,7 @@ What always holds:
   most `LEAVING_PER_PERIOD` begin in a period, evenly spread over it, because each costs RabbitMQ and its client a burst
   of work, and those who are not moving would wait behind many at once;
 - what can't be moved now (nobody can take it, its client is not there) stays where it is, works, and is tried again
-  later; the operator sees how many are left;
+  later, after all the others that can leave; the operator sees how many are left;
 - an edge that is used again takes new subscriptions; nothing is moved back.
 """
 
@@ -59,6 +59,7 @@ class Drains:
         self._line: dict[str, deque[Key]] = {}
         """Per edge those who leave next. While there is such a line, a timer runs."""
         self._not_before_s: dict[str, dict[Key, float]] = {}
+        """Per edge those who could not leave, and when they are tried again."""
         self._empty: set[str] = set()
         self._in_use_s: dict[str, float] = {}
         """Of the edges to be used again: since when they say that they are."""
@@ -146,7 +147,10 @@ class Drains:
         if room <= 0 or name in self._line:
             return
         ready = [subscription for subscription in record.subscriptions.values() if self._may_leave(name, subscription)]
-        leaving = sorted(ready, key=lambda s: (s.pattern, s.subscriber, s.number))[:room]
+        # Those who failed last come last: clients that are away take up their places for as long as they are waited
+        # for, and must not keep those that are there from their turn.
+        pauses = self._not_before_s.get(name, {})
+        leaving = sorted(ready, key=lambda s: (pauses.get(key_of(s), 0.0), s.pattern, s.subscriber, s.number))[:room]
         if leaving:
             self._line[name] = deque(key_of(subscription) for subscription in leaving)
             self._next(name)
@@ -215,7 +219,9 @@ class Drains:
             planned,
             self._migrated,
         )
-        if migration is not None:
+        if migration is None:
+            self._pause(name, key_of(subscription))
+        else:
             self._leaving.setdefault(name, set()).add(migration)
 
     def _migrated(self, move: Move, moved: bool, why: str) -> None:
@@ -227,11 +233,12 @@ class Drains:
             self._pause(move.source, key_of(move.subscription))
 
     def _pause(self, edge: str, key: Key) -> None:
-        """Leave this one alone for a while, and forget the pauses that are over."""
+        """Leave this one alone for a while, and forget the pauses of those who are gone."""
         context = self._context
         pauses = self._not_before_s.setdefault(edge, {})
-        if len(pauses) > len(context.registry.edges[edge].subscriptions):
-            pauses = {key: until for key, until in pauses.items() if until > context.now}
+        subscriptions = context.registry.edges[edge].subscriptions
+        if len(pauses) > len(subscriptions):
+            pauses = {key: until for key, until in pauses.items() if key in subscriptions}
         pauses[key] = context.now + context.config.balancing.retry_s
         self._not_before_s[edge] = pauses
 

@@ -88,6 +88,8 @@ from .policies import policy_named
 from .registry import RegistryDigest, key_of, registry_digest
 
 HELLO_TIMER = "hello"
+HELLOS_MAX: Final = 30
+"""How many hellos may wait for their answers. With one a second that is longer than control messages live."""
 SOON_SHARE_MIN: Final = 0.35
 SOON_SHARE_MAX: Final = 0.75
 """Of a period: how soon a sample that left something open is followed by another one."""
@@ -122,7 +124,8 @@ class EdgeAgent:
         """Of the queues being declared: the marker key to be bound once they are there."""
         self._deleting: dict[str, list[ReplyAddress]] = {}
         self._doubted: dict[str, Subscription | None] = {}
-        self._hello_id: str | None = None
+        self._hellos: deque[str] = deque(maxlen=HELLOS_MAX)
+        """The latest ones: an answer to one before them says nothing new."""
         self._server_there = True
         self._closer = False
         """Whether the next sample is one that was asked for."""
@@ -244,7 +247,7 @@ class EdgeAgent:
         if self._context.stopping:
             return
         if self._server_there:
-            self._hello_id = self._context.request(self._greeting())
+            self._hellos.append(self._context.request(self._greeting()))
         # Otherwise silent: without its RabbitMQ it gets nobody, and those who can't reach it are placed elsewhere.
         self._context.do(SetTimer(HELLO_TIMER, self._period_s))
 
@@ -265,9 +268,12 @@ class EdgeAgent:
         )
 
     def _answered(self, request_id: str, message: ControlMessage) -> None:
-        if request_id != self._hello_id:
+        if request_id not in self._hellos:
             self.balancing.answered(request_id, message)
             return
+        # Not only the last one: the way there and back may be longer than a period. Earlier ones have been overtaken.
+        while self._hellos[0] != request_id:
+            self._hellos.popleft()
         self.head_heard_s = self._context.now
         if isinstance(message, EdgeWelcome):
             self._period_s = message.period_s

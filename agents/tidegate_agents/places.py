@@ -10,8 +10,9 @@ What always holds:
 - nothing is removed here before its client has said that it has taken what was in it. Who never answers keeps all
   places; RabbitMQ expires the queues that nobody takes from;
 - a marker that got lost is followed by another one: a later one says the same;
-- a client is asked less and less often; an abandoned place is ordered to be collected `ORDERS_MAX` times at most,
-  not counting those orders that its client began to carry out: what is left gets less each time;
+- a client is asked less and less often; an abandoned place is ordered to be collected until its client has failed at
+  it `ORDERS_MAX` times. A client that is away, or busy with another collection, has not failed; nor has one that began:
+  what is left gets less each time. Who asks for its place has begun anew, and may try as often again;
 - what a migration, an allocation or a removal explains is left alone.
 """
 
@@ -28,7 +29,7 @@ from tidegate_protocol.balancing import (
     PlaceReply,
     PlaceRequest,
 )
-from tidegate_protocol.messages import ControlMessage
+from tidegate_protocol.messages import ControlMessage, Refusal, RefusalReason
 from tidegate_protocol.names import marker_key, marker_pattern, output_queue
 
 from .allocation import Allocations
@@ -46,7 +47,9 @@ INQUIRIES_MAX: Final = 100
 COLLECTIONS_MAX: Final = 100
 """How many places are collected at once."""
 ORDERS_MAX: Final = 8
-"""How many collections of one place its client may leave unanswered before it is left to RabbitMQ."""
+"""At how many collections of one place its client may fail before it is left to RabbitMQ."""
+LATER: Final = (RefusalReason.CONFLICT, RefusalReason.NOT_READY)
+"""How a client refuses what it may do another time: it collects something else, or has only just started."""
 COLLECTION_TIMEOUTS: Final = 4
 """How many times as long as a migration a collection may take: a backlog has its length, and nobody waits for it."""
 SLICES_MAX: Final = 1_000
@@ -74,6 +77,7 @@ class _Waiting:
     due_s: float
     pause_s: float
     orders: int = 0
+    """How many its client answered and did not carry out."""
     slices: int = 0
     """How often its client collected some of it."""
 
@@ -231,11 +235,15 @@ class Places:
         self._waiting = {place: w for place, w in self._waiting.items() if place in context.abandoned}
         collecting = {collection.place for collection in self._collections.values()}
         edges = context.registry.edges
-        for place in sorted(p for p in context.abandoned if edges[p[0]].alive and p not in collecting):
-            waiting = self._waiting.setdefault(place, _Waiting(context.now, context.config.balancing.retry_s))
+        places = sorted(p for p in context.abandoned if edges[p[0]].alive and p not in collecting)
+        for place in places:
+            self._waiting.setdefault(place, _Waiting(context.now, context.config.balancing.retry_s))
+        # Who has waited longest comes first: many who never answer would keep all others from their turn.
+        for place in sorted(places, key=lambda p: self._waiting[p].due_s):
+            waiting = self._waiting[place]
             due = waiting.due_s <= context.now and waiting.orders < ORDERS_MAX
             if due and len(self._collections) < COLLECTIONS_MAX and self._can_collect(place):
-                self._begin(place, waiting)
+                self._begin(place)
 
     def _can_collect(self, place: Place) -> bool:
         """Whether its edge is back and its client has another place to live in."""
@@ -246,11 +254,10 @@ class Places:
         places = [(other, key_of(s)) for other, s in context.registry.find(key[0], known.pattern)]
         return any(other in context.granted for other in places) and self._is_free((key[0], known.pattern))
 
-    def _begin(self, place: Place, waiting: _Waiting) -> None:
+    def _begin(self, place: Place) -> None:
         context = self._context
         known = context.registry.get(*place)
         assert known is not None
-        waiting.orders += 1
         self._last += 1
         collection = _Collection(
             f"{context.config.head}~{context.config.incarnation}~c{self._last}", place, known.pattern
@@ -271,7 +278,7 @@ class Places:
             return
         if problem is not None:
             if not collection.bound:
-                self._give_up(collection, problem)
+                self._give_up(collection, problem, failed=False)
             return
         # Everything that went to this queue alone was sent before its client got another place, and so before this.
         self._context.do(PublishMarker(marker_key(subject, self._context.config.head), (collection.place[0],)))
@@ -317,11 +324,12 @@ class Places:
         if isinstance(message, MigrationReport) and message.migration == subject:
             self._follow(collection, message)
         else:
-            self._give_up(collection, f"its client answered with {message.kind}")
+            later = isinstance(message, Refusal) and message.reason in LATER
+            self._give_up(collection, f"its client answered with {message.kind}", failed=not later)
 
     def _undeliverable(self, subject: str) -> None:
         if subject in self._collections:
-            self._give_up(self._collections[subject], "its client is not there")
+            self._give_up(self._collections[subject], "its client is not there", failed=False)
 
     def _timed_out(self, subject: str) -> None:
         collection = self._collections.get(subject)
@@ -330,12 +338,19 @@ class Places:
         if collection.bound and not collection.answered and collection.attempts < CLIENT_ATTEMPTS_MAX:
             self._order(collection)
         else:
-            self._give_up(collection, "not collected in time")
+            self._give_up(collection, "not collected in time", failed=collection.answered)
 
     def _asks_anew(self, client: Client) -> None:
         """A client that has just been told its place may have started anew: it knows of no collection, and a marker
-        that came through before it did will not come again.
+        that came through before it did will not come again. What it failed at before, it may manage now, and need not
+        wait for as long as somebody who was away.
         """
+        retry_s = self._context.config.balancing.retry_s
+        for edge, subscription in self._context.registry.find(*client):
+            waiting = self._waiting.get((edge, key_of(subscription)))
+            if waiting is not None:
+                waiting.orders, waiting.pause_s = 0, retry_s
+                waiting.due_s = min(waiting.due_s, self._context.now + retry_s)
         for name in sorted(self._collections):
             collection = self._collections[name]
             if collection.bound and (collection.place[1][0], collection.pattern) == client:
@@ -345,7 +360,7 @@ class Places:
     def _marker_failed(self, action: PublishMarker, problem: str) -> None:
         for name, collection in sorted(self._collections.items()):
             if action.key == marker_key(name, self._context.config.head):
-                self._give_up(collection, f"the marker could not be published: {problem}")
+                self._give_up(collection, f"the marker could not be published: {problem}", failed=False)
 
     def report(self, message: MigrationReport, reply_to: ReplyAddress | None) -> None:
         """A client says where it is, with a collection or with a migration."""
@@ -380,16 +395,16 @@ class Places:
                 limit_s = COLLECTION_TIMEOUTS * config.balancing.migration_timeout_s + config.reply_timeout_s
                 context.set_timer(f"{PART} {collection.id}", limit_s)
 
-    def _give_up(self, collection: _Collection, why: str) -> None:
-        """Not this time."""
+    def _give_up(self, collection: _Collection, why: str, *, failed: bool = True) -> None:
+        """Not this time. `failed`: its client has answered, and could not do it."""
         self._close(collection)
         waiting = self._waiting.get(collection.place)
         if waiting is not None and collection.attached and waiting.slices < SLICES_MAX:
             # It took some of it: what is left is less, and worth another order soon.
             waiting.slices += 1
-            waiting.orders -= 1
             waiting.due_s = self._context.now + self._context.config.balancing.retry_s
         elif waiting is not None:
+            waiting.orders += failed
             waiting.due_s = self._context.now + waiting.pause_s
             waiting.pause_s = min(waiting.pause_s * 2, PAUSE_MAX_S)
         self._context.decide(Decision("collection-failed", collection.id, why[:1_000]))

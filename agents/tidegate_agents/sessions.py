@@ -90,6 +90,8 @@ class _Session:
     """Migrations that have not ended."""
     moved: int = 0
     failed: int = 0
+    moved_s: float | None = None
+    """When the last client that moved had moved."""
 
     @property
     def id(self) -> str:
@@ -455,6 +457,8 @@ class Sessions:
         session.left.discard(move.id)
         session.moved += moved
         session.failed += not moved
+        if moved:
+            session.moved_s = self._context.now
         if not session.left:
             self._end(session, "all migrations have ended")
 
@@ -497,13 +501,15 @@ class Sessions:
         self._serve_patient()
 
     def _notify(self, session: _Session, phase: SessionPhase) -> None:
+        # Those who did not move were waited for in vain, which says nothing of how soon a session helps.
+        until_s = self._context.now if session.moved_s is None else session.moved_s
         notice = SessionNotice(
             session=session.id,
             phase=phase,
             source=session.source,
             moved=session.moved,
             failed=session.failed,
-            duration_us=round((self._context.now - session.started_s) * 1e6),
+            duration_us=round((until_s - session.started_s) * 1e6),
         )
         for edge in sorted(session.brokers):
             self._context.do(Send(edge, notice))

@@ -183,7 +183,9 @@ class SessionPhase(StrEnum):
 
 
 class SessionNotice(Message):
-    """Tells the brokers of a session that it begins and ends. `moved` and `failed` count migrations."""
+    """Tells the brokers of a session that it begins and ends. `moved` and `failed` count migrations; its source learns
+    from `duration_us` how long it took until the load had moved: until the last of those that did move.
+    """
 
     kind: Literal["session-notice"] = "session-notice"
     session: Id

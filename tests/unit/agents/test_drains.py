@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tests.support.agents_driver import sent
 from tests.support.head_cluster import Cluster
 from tidegate_agents.drains import LEAVING_PER_PERIOD, SETTLED_PERIODS
-from tidegate_agents.machine import Send, SetTimer
+from tidegate_agents.machine import Send, SetTimer, Undeliverable
+from tidegate_agents.migrations import CLIENT_ATTEMPTS_MAX
 from tidegate_protocol.balancing import (
     DrainNotice,
     DrainReply,
@@ -94,6 +97,42 @@ def test_what_can_not_leave_is_tried_again_later() -> None:
     cluster.period(5.0)
     assert len(cluster.ordered(MigrateOrder)) == 2
     assert drain(cluster).left == 1
+
+
+def leave_for(cluster: Cluster, seconds: int) -> None:
+    """Time passes: clients whose names begin with `away` are not there, all others move at once."""
+    answered = 0
+    for _ in range(seconds):
+        cluster.period()
+        leave(cluster, LEAVING_PER_PERIOD)
+        for order in cluster.orders[answered:]:
+            if order.request_id is not None and order.client.startswith("away"):
+                cluster.run(Undeliverable(order.request_id))
+            elif isinstance(order.message, MigrateOrder):
+                cluster.report(order.message, MOVED)
+        answered = len(cluster.orders)
+        for migration in sorted({order.migration for order in cluster.ordered(MigrateOrder)}):
+            if migration in cluster.agent._migrations:
+                cluster.fire(f"migration {migration}")
+
+
+def test_clients_that_are_away_do_not_keep_others_from_leaving() -> None:
+    """Twenty of them took turns: each kept one of ten places for ten seconds, was left alone for five, and was first
+    again.
+    """
+    cluster = Cluster("e1")
+    for number in range(3 * LEAVING_PER_PERIOD):
+        cluster.grant(f"away-{number}", "a")
+    for number in range(LEAVING_PER_PERIOD):
+        cluster.grant(f"here-{number}", "b")
+    cluster.outputs["e2"] = {}
+    cluster.greet("e2")
+    drain(cluster)
+    leave_for(cluster, 60)
+    assert {subscriber[:4] for subscriber, _ in cluster.outputs["e1"]} == {"away"}
+    tried = Counter(order.subscriber for order in cluster.ordered(MigrateOrder) if order.subscriber.startswith("away"))
+    assert len(tried) == 3 * LEAVING_PER_PERIOD
+    assert max(tried.values()) - min(tried.values()) <= CLIENT_ATTEMPTS_MAX, "they take turns"
 
 
 def test_without_another_edge_everything_stays() -> None:

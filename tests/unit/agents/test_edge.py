@@ -50,11 +50,12 @@ class Edge:
 
     def __init__(self, *outputs: Subscription, **config: float) -> None:
         self.agent = EdgeAgent(EdgeConfig("e", "c", "h", "amqp://e:1", "amqp://e:2", **config))  # type: ignore[arg-type]
+        self.now = 1.0
         self.first = self.give(Started(outputs=outputs))
         self._requests = 0
 
     def give(self, event: Event) -> list[Action]:
-        actions = self.agent.handle(event, 1.0)
+        actions = self.agent.handle(event, self.now)
         self.agent.validate()
         return actions
 
@@ -83,6 +84,36 @@ def test_it_says_hello_every_period_with_the_digest_of_what_it_adopted() -> None
     actions = edge.give(TimerFired("hello"))
     assert sent(actions, EdgeHello)
     assert of(actions, SetTimer) == [SetTimer("hello", 0.5)]
+
+
+def test_a_head_is_heard_however_long_its_answers_take() -> None:
+    """Every second there was another hello, and only the answer to the latest one counted: an edge more than a second
+    away from its head was never ready, and did not hear that balancing was paused.
+    """
+    edge = Edge()
+    hellos = sent(edge.first, EdgeHello)
+    for second in range(1, 40):
+        edge.now += 1.0
+        hellos += sent(edge.give(TimerFired("hello")), EdgeHello)
+        if second < 5:
+            continue
+        request_id = hellos[second - 5].request_id
+        assert request_id is not None
+        version = second - 4
+        welcome = EdgeWelcome(head="h", cluster="c", period_s=1.0, paused=version % 2 == 1, pause_version=version)
+        edge.give(ReplyReceived(request_id, welcome))
+        assert edge.agent.head_heard_s == edge.now
+        assert edge.agent._context.paused == (version % 2 == 1)
+
+
+def test_an_answer_that_was_overtaken_by_a_later_one_does_not_count() -> None:
+    edge = Edge()
+    first, second = *sent(edge.first, EdgeHello), *sent(edge.give(TimerFired("hello")), EdgeHello)
+    assert first.request_id is not None
+    assert second.request_id is not None
+    edge.give(ReplyReceived(second.request_id, EdgeWelcome(head="h", cluster="c", period_s=0.5)))
+    edge.give(ReplyReceived(first.request_id, EdgeWelcome(head="h", cluster="c", period_s=1.0)))
+    assert of(edge.give(TimerFired("hello")), SetTimer) == [SetTimer("hello", 0.5)]
 
 
 def test_an_output_is_ready_once_declared_and_repetitions_are_answered_together() -> None:

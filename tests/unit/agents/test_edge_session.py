@@ -441,8 +441,11 @@ def test_a_session_in_which_nobody_moved_is_a_failed_one() -> None:
 def test_the_time_of_a_session_is_learned() -> None:
     driver, actions = until_requested()
     driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
+    driver.now += 30.0  # others were waited for in vain
     driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8, took_s=2.5)
     assert driver.agent.detector.session_time.average_s == 1.5
+    numbers = driver.decisions("session-ended")[-1].numbers
+    assert (numbers["duration_s"], numbers["moved_after_s"], numbers["session_s"]) == (30.0, 2.5, 1.5)
 
 
 def test_a_draining_edge_starts_no_session_and_reports_that_it_takes_none() -> None:

@@ -9,8 +9,11 @@ import pytest
 from tests.support.agents_driver import subscribe
 from tests.support.head_cluster import Cluster
 from tests.unit.agents.test_migrations import moving, restarted
+from tidegate_agents import places
+from tidegate_agents.config import ATTEMPTS_MAX
 from tidegate_agents.machine import ActionFailed, ReplyReceived, Undeliverable
-from tidegate_agents.places import ORDERS_MAX
+from tidegate_agents.migrations import CLIENT_ATTEMPTS_MAX
+from tidegate_agents.places import ORDERS_MAX, PAUSE_MAX_S
 from tidegate_protocol.balancing import (
     CollectOrder,
     MarkerBind,
@@ -168,42 +171,101 @@ def test_without_another_edge_a_client_is_told_to_ask_again_and_keeps_its_place(
     assert cluster.ordered(CollectOrder) == []
 
 
-@pytest.mark.parametrize("failure", ["silence", "slow", "undeliverable", "refusal", "unknown", "bind", "marker"])
-def test_nothing_is_removed_uncollected_and_orders_are_bounded(failure: str) -> None:
-    cluster = abandoned()
+def collections_that_fail(cluster: Cluster, failure: str) -> list[float]:
+    """Let an hour pass in which all orders fail like that; returns when collections began."""
     if failure == "bind":
         cluster.mute = {MarkerBind}
-    seen = 0
-    for _ in range(200):
+    began: dict[str, float] = {}
+    for _ in range(3_600 // 5):
         cluster.period(5.0)
-        collections = [f"h~7~c{number}" for number in range(1, 20)]
-        if failure == "bind":
-            for name in collections:
-                cluster.fire(f"marker {name}")
-        if len(cluster.ordered(CollectOrder)) == seen:
-            continue
-        seen = len(cluster.ordered(CollectOrder))
-        order, request = cluster.ordered(CollectOrder)[-1], cluster.last_order(CollectOrder)
-        assert request.request_id is not None
-        if failure == "undeliverable":
-            cluster.run(Undeliverable(request.request_id))
-        elif failure == "refusal":
-            refusal = Refusal(reason=RefusalReason.CONFLICT, message="another one")
-            cluster.run(ReplyReceived(request.request_id, refusal))
-        elif failure == "unknown":
-            cluster.ask(report_unknown(order))
-        elif failure == "marker":
-            cluster.run(ActionFailed(cluster.markers[-1], "no"))
-        elif failure == "slow":
-            cluster.report(order, ORDERED, request)
-            cluster.fire(f"collect {order.migration}")
-        else:
-            for _ in range(5):
-                cluster.fire(f"collect {order.migration}")
-    started = {order.migration for order in cluster.ordered(CollectOrder)}
-    assert len(started) == (0 if failure == "bind" else ORDERS_MAX)
+        for name in cluster.agent._places._collections:
+            began.setdefault(name, cluster.now)
+        for name in list(cluster.agent._places._collections):
+            fail(cluster, name, failure)
     assert cluster.removed == []
     assert cluster.places("s") == [("e1", 0), ("e2", 1)]
+    return list(began.values())
+
+
+def fail(cluster: Cluster, collection: str, failure: str) -> None:
+    if failure == "bind":
+        for _ in range(ATTEMPTS_MAX):
+            cluster.fire(f"marker {collection}")
+        return
+    order, request = cluster.ordered(CollectOrder)[-1], cluster.last_order(CollectOrder)
+    assert request.request_id is not None
+    if failure == "undeliverable":
+        cluster.run(Undeliverable(request.request_id))
+    elif failure.startswith("refusal "):
+        refusal = Refusal(reason=RefusalReason(failure.removeprefix("refusal ")), message="not this one")
+        cluster.run(ReplyReceived(request.request_id, refusal))
+    elif failure == "unknown":
+        cluster.ask(report_unknown(order))
+    elif failure == "marker":
+        cluster.run(ActionFailed(cluster.markers[-1], "no"))
+    elif failure == "slow":
+        cluster.report(order, ORDERED, request)
+        cluster.fire(f"collect {order.migration}")
+    else:
+        for _ in range(CLIENT_ATTEMPTS_MAX):
+            cluster.fire(f"collect {order.migration}")
+
+
+@pytest.mark.parametrize("failure", ["slow", "unknown", "refusal unknown"])
+def test_nothing_is_removed_uncollected_and_a_client_may_fail_so_often(failure: str) -> None:
+    cluster = abandoned()
+    assert len(collections_that_fail(cluster, failure)) == ORDERS_MAX
+
+
+@pytest.mark.parametrize(
+    "failure", ["silence", "undeliverable", "refusal conflict", "refusal not-ready", "bind", "marker"]
+)
+def test_a_place_is_not_given_up_while_its_client_can_not_collect_it_but_seldom_tried(failure: str) -> None:
+    """Its client was switched off for ten minutes, or busy with what another edge had kept: nobody told it ever again
+    to collect, and it lost what waited when RabbitMQ expired the queue.
+    """
+    cluster = abandoned()
+    began = collections_that_fail(cluster, failure)
+    assert len(began) > ORDERS_MAX
+    pauses = [later - earlier for earlier, later in itertools.pairwise(began)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == PAUSE_MAX_S
+    assert cluster.now - began[-1] <= PAUSE_MAX_S
+
+
+def test_a_client_that_asks_for_its_place_is_told_soon_to_collect_what_it_failed_at() -> None:
+    cluster = abandoned()
+    assert len(collections_that_fail(cluster, "slow")) == ORDERS_MAX
+    retry_s = cluster.agent._context.config.balancing.retry_s
+    began = []
+    for _ in range(30):  # it starts over and over: that makes nothing happen more often than after a failure
+        assert cluster.grant("s").edge == "e2"
+        cluster.period()
+        for name in list(cluster.agent._places._collections):
+            began.append(cluster.now)
+            fail(cluster, name, "slow")
+    assert {later - earlier for earlier, later in itertools.pairwise(began)} == {retry_s}
+    cluster.period(retry_s)
+    cluster.report(cluster.ordered(CollectOrder)[-1], STAYED)
+    assert cluster.places("s") == [("e2", 1)]
+
+
+def test_clients_that_never_answer_keep_nobody_from_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "COLLECTIONS_MAX", 1)
+    cluster = Cluster("e1", "e2")
+    names = ("mute-1", "mute-2", "mute-3", "there")
+    assert {cluster.grant(name).edge for name in names} == {"e1"}
+    away(cluster, "e1")
+    for name in names:
+        cluster.ask(subscribe(name).model_copy(update={"unreachable": "e1"}))
+    collecting: list[str] = []
+    for _ in range(len(names)):
+        cluster.period(10.0)
+        order = cluster.ordered(CollectOrder)[-1]
+        collecting.append(order.subscriber)
+        for _ in range(CLIENT_ATTEMPTS_MAX):
+            cluster.fire(f"collect {order.migration}")
+    assert collecting == list(names)
 
 
 def report_unknown(order: CollectOrder) -> ControlMessage:

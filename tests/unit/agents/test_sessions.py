@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.head_cluster import Cluster, load, move
 from tidegate_agents.machine import StopRequested
+from tidegate_agents.placement import ExpectedLoad
 from tidegate_agents.sessions import Sessions
 from tidegate_protocol.balancing import (
     BalanceAccepted,
@@ -241,6 +242,19 @@ def offered_load(answer: ControlMessage) -> float:
     return answer.candidates[0].load.bytes_offered_per_s
 
 
+def test_candidates_that_are_told_again_count_what_a_drain_has_promised_meanwhile() -> None:
+    """The first answer was lost, and the second one was a copy of it: the source filled up an edge that others had been
+    sent to since (seed 906313).
+    """
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.agent._context.expected = lambda: {"b": ExpectedLoad(100.0, 1.0)}
+    assert [cluster.grant(name, pattern).edge for name, pattern in (("s", "a"), ("t", "b"))] == ["e1", "e2"]
+    assert offered_load(cluster.balance("e1~1~1", "e3")) == 0.0
+    cluster.ask(DrainRequest(edge="e2"))
+    assert [order.edge for order in cluster.ordered(MigrateOrder)] == ["e3"]
+    assert offered_load(cluster.balance("e1~1~1", "e3")) == 100.0
+
+
 def test_a_client_that_moved_rests_and_is_not_moved_whatever_a_plan_says() -> None:
     cluster = Cluster("e1", "e2", "e3")
     cluster.grant("s")
@@ -295,6 +309,30 @@ def test_a_session_ends_in_time_whatever_its_migrations_do() -> None:
     assert len(cluster.ordered(MigrateCancel)) == 1
     cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
     assert cluster.places("s") == [("e2", 1)], "a client that did move is not called back"
+
+
+@pytest.mark.parametrize("how", ["fails", "takes too long"])
+def test_a_client_that_does_not_move_is_no_part_of_the_time_that_is_learned(how: str) -> None:
+    """One of two clients moved at once. The other one took the order and fell silent: the session was said to have
+    taken half a minute, and with that t_LB all thresholds became negative.
+    """
+    cluster = Cluster("e1", "e2")
+    for name in ("s", "t"):
+        cluster.grant(name)
+    begin_move(cluster, "s", "t")
+    moves, silent = cluster.ordered(MigrateOrder)
+    cluster.now += 0.5
+    cluster.report(moves, MOVED)
+    cluster.now += 30.0
+    if how == "fails":
+        cluster.report(silent, STAYED)
+    else:
+        cluster.fire("session e1~1~1")
+    ((_, notice), _) = cluster.notices[-2:]
+    assert (notice.phase, notice.moved, notice.failed) == (SessionPhase.ENDED, 1, 1)
+    assert notice.duration_us == 500_000
+    (decision,) = [d for d in cluster.agent.story if d.kind == "session-ended"]
+    assert decision.numbers["seconds"] == 30.5
 
 
 def test_a_helper_that_needs_help_itself_need_not_wait_for_long() -> None:
