@@ -98,7 +98,8 @@ class Defence:
             return
         streams: dict[str, list[PublisherSample]] = {}
         for sample in samples:
-            streams.setdefault(sample.publisher, []).append(sample)
+            if sample.finite:
+                streams.setdefault(sample.publisher, []).append(sample)
         for name in sorted(streams):
             excess = self._excess(streams[name])
             if excess is not None:

@@ -123,7 +123,7 @@ class Publishers:
     # What is measured
 
     def sampled(self, event: HeadSampled) -> None:
-        """One more sample of all publishers; those that are missing published nothing."""
+        """One more sample of all publishers; those that are missing, or not finite, published nothing."""
         for name in sorted(event.neighbour_round_trip_s):
             self._paths.hop_measured(name, event.neighbour_round_trip_s[name])
         if self._at_rest and event.publishers == self._last:
@@ -137,6 +137,8 @@ class Publishers:
         self._at_rest = self._fade() and settled
 
     def _measure(self, sample: PublisherSample) -> bool:
+        if not sample.finite:
+            return True
         known = self._publishers.setdefault(sample.publisher, _Publisher())
         if sample.round_trip_s > 0.0 and known.delay.follow(sample.round_trip_s / 2.0):
             self._moved(known)

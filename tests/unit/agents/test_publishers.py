@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.support.agents_driver import sent, subscription
 from tests.support.parts_driver import PartsDriver, messages
 from tidegate_agents import paths, publishers
+from tidegate_agents.config import BalancingConfig
 from tidegate_agents.metrics import PublisherSample
 from tidegate_agents.placement import ExpectedLoad
-from tidegate_protocol.balancing import PatternPath, PatternPaths, PublishedTopics, TopicPath
+from tidegate_protocol.balancing import PatternPath, PatternPaths, PublishedTopics, ThrottleOrder, TopicPath
 
 
 def stream(publisher: str, topic: str, rate: float, size: float = 100.0, round_trip_s: float = 0.0) -> PublisherSample:
@@ -70,6 +73,18 @@ def test_a_publisher_that_stops_fades_and_is_forgotten() -> None:
         driver.sample()
     assert driver.context.expected() == {}
     assert not driver.parts.publishers.loads()
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+def test_a_sample_that_is_no_number_is_passed_over(wrong: float) -> None:
+    driver = PartsDriver(balancing=BalancingConfig(publisher_messages_per_s_max=100.0))
+    driver.hello("p~1", "a", round_trip_s=0.2)
+    for _ in range(10):
+        actions = driver.sample(stream("p~1", "a", wrong), stream("p~1", "b", 1.0, wrong), stream("q~1", "a", 1.0))
+        actions += driver.sample(stream("p~1", "a", 1.0, round_trip_s=wrong), stream("q~1", "a", 1.0))
+        assert not messages(actions, ThrottleOrder)
+    assert driver.context.expected() == {"a": ExpectedLoad(100.0, 1.0)}
+    assert driver.parts.paths.path_of("a").path_us == 100_000
 
 
 def test_steady_rates_come_to_rest_exactly() -> None:
