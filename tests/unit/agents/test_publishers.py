@@ -119,6 +119,32 @@ def test_an_edge_is_told_when_the_last_publisher_has_gone() -> None:
     assert told(driver, "e1") == {"a": PatternPath(pattern="a", path_us=0)}
 
 
+def test_only_those_who_publish_make_the_way_longer() -> None:
+    driver = PartsDriver()
+
+    def path_us() -> int:
+        return driver.parts.paths.path_of("a").path_us
+
+    driver.hello("far~1", "a", round_trip_s=10.0**6)
+    assert path_us() == publishers.ROUND_TRIP_S_MAX / 2 * 1e6, "nobody else is there: better than nothing"
+    driver.hello("young~1", "a")
+    driver.hello("good~1", "a", round_trip_s=0.2)
+    assert path_us() == 100_000, "the nearest who has said how far it is"
+    driver.hello("far~1", "a", round_trip_s=10.0**6)
+    driver.sample(stream("good~1", "a", 1.0, round_trip_s=0.2), stream("far~1", "b", 1.0))
+    assert path_us() == 100_000
+    driver.sample(stream("good~1", "a", 1.0, round_trip_s=0.2), stream("near~1", "a", 1.0, round_trip_s=0.1))
+    assert path_us() == 100_000, "the worst of those who publish"
+    for _ in range(30):
+        driver.sample()
+    driver.hello("good~1", "a", round_trip_s=0.2)
+    assert path_us() == 100_000, "also while it is silent"
+    driver.sample(stream("far~1", "a", 1.0, round_trip_s=10.0))
+    assert path_us() > 1_000_000
+    driver.parts.publisher_gone("far~1")
+    assert path_us() == 100_000
+
+
 def test_a_round_trip_that_hardly_changes_is_not_told_again() -> None:
     driver = PartsDriver("n")
     driver.edge("e1")
