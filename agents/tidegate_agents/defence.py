@@ -3,7 +3,8 @@
 Seed 000 §I names what publishers do to others: too many messages, too large ones, topics nobody wants. Each has a
 limit in the configuration, and none by default. What always holds:
 
-- nobody is blamed for a single sample: `flood_samples_needed` in a row have to be above a limit;
+- nobody is blamed for a single sample: `flood_samples_needed` in a row have to be above a limit, and one that only
+  repeats what was heard before is none;
 - a flooder is first told the rate it may keep for `containment_s` (again with every sample above the limit, because
   orders get lost), and disconnected only if as many samples later it still does not listen;
 - whoever has kept to the limits for `containment_s` is forgotten, and starts with a clean record;
@@ -90,16 +91,18 @@ class Defence:
         """The publishers that have passed a limit lately, in the order of names."""
         return tuple(sorted(self._flooders))
 
-    def sampled(self, samples: Iterable[PublisherSample]) -> None:
-        """Judge the publishers of one sample. The measured rates count, not smoothed ones: floods begin at once."""
+    def sampled(self, samples: Iterable[PublisherSample], unheard: frozenset[str] = frozenset()) -> None:
+        """Judge the publishers of one sample, but for those `unheard` of, who stay as judged before. The measured rates
+        count, not smoothed ones: floods begin at once."""
         config = self._context.config.balancing
         limits = (config.publisher_messages_per_s_max, config.publisher_bytes_per_s_max)
         if limits == (None, None) and config.useless_messages_per_s_max is None:
             return
         streams: dict[str, list[PublisherSample]] = {}
         for sample in samples:
-            streams.setdefault(sample.publisher, []).append(sample)
-        for name in sorted(streams):
+            if sample.finite:
+                streams.setdefault(sample.publisher, []).append(sample)
+        for name in sorted(streams.keys() - unheard):
             excess = self._excess(streams[name])
             if excess is not None:
                 self._above(name, excess)

@@ -87,6 +87,19 @@ class Dispatch:
 
     # Leading
 
+    def tick(self) -> None:
+        """A period has passed: call all `ticks`, whichever of them fail, and raise what the first of those raised."""
+        errors: list[Exception] = []
+        for tick in self.ticks:
+            try:
+                tick()
+            except Exception as error:  # a bug of one part, which must not keep all others from what is due
+                errors.append(error)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and later in the same tick: {other!r}")
+            raise errors[0]
+
     def message(self, message: ControlMessage, reply_to: ReplyAddress | None) -> bool:
         """Lead a message to its taker; False if there is none."""
         taker = self._messages.get(type(message))

@@ -195,8 +195,10 @@ class EdgeAgent:
 
     def _timer(self, name: str) -> None:
         if name == HELLO_TIMER:
-            self._markers.expire()
-            self._hello()
+            try:
+                self._markers.expire()
+            finally:
+                self._hello()  # also sets the next timer: an edge that fails once must not be silent for ever
         elif name == SESSION_TIMER:
             self.balancing.timed_out()
         else:

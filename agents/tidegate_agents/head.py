@@ -183,9 +183,9 @@ class HeadAgent:
         context.set_timer("tick", context.config.period_s)
 
     def _tick(self, _: str) -> None:
+        # Should a part fail, what the others have done goes out with the next event, and so does this timer.
         self._context.set_timer("tick", self._context.config.period_s)
-        for tick in self._dispatch.ticks:
-            tick()
+        self._dispatch.tick()
 
     def _follow_up(self) -> None:
         self._migrations.begin_waiting()

@@ -56,7 +56,9 @@ class HeadLoads:
     # This head
 
     def sampled(self, event: HeadSampled) -> None:
-        """Smooth and judge one sample."""
+        """Smooth and judge one sample, if it can be reckoned with; otherwise the one before stands."""
+        if not event.broker.finite:
+            return
         before = self._assessment
         self._sample = sample = self._smoothed(event.broker)
         above = before.above if before is not None else {}

@@ -110,7 +110,7 @@ class LoadParts:
 
     def _sampled(self, event: HeadSampled) -> None:
         self.publishers.sampled(event)
-        self.defence.sampled(event.publishers)
+        self.defence.sampled(event.publishers, event.unheard)
         self.loads.sampled(event)
 
     def _marker_failed(self, action: PublishMarker, problem: str) -> None:

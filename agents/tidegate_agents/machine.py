@@ -133,6 +133,8 @@ class HeadSampled:
     broker: BrokerSample
     publishers: tuple[PublisherSample, ...] = ()
     neighbour_round_trip_s: Mapping[str, float] = field(default_factory=dict)
+    unheard: frozenset[str] = frozenset()
+    """Publishers of whom nothing new was heard in that period: what stands for them is as in the sample before."""
 
 
 @dataclass(frozen=True, slots=True)

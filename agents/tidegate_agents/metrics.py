@@ -5,13 +5,15 @@ What always holds:
 - everything in one sample was seen at one moment: a depth taken with the rates of another moment lies;
 - rates are those at which messages are *enqueued*. What is offered to an uplink may therefore be more than it
   carries, and its utilization may pass 1: that is how an overload shows before anything is late;
-- a metric whose capacity is not known is None, never 0: nothing is claimed about it.
+- a metric whose capacity is not known is None, never 0: nothing is claimed about it;
+- one infinity would stay in a smoothed rate for ever, so that whoever smooths passes over what is not `finite`.
 
 The metrics are those of seed 000, Table I (heads) and Table II (edges). Knows no threshold and judges nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -58,6 +60,10 @@ class BrokerSample:
     messages_in_per_s: float = 0.0
     capacity: Capacity = field(default_factory=Capacity)
 
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.bytes_in_per_s + self.bytes_offered_per_s + self.messages_in_per_s)
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSample:
@@ -100,6 +106,10 @@ class PublisherSample:
     message_bytes: float
     round_trip_s: float = 0.0
     """From publishing until the confirm."""
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.messages_per_s * self.message_bytes + self.round_trip_s)
 
 
 def offered_bytes_per_s(subscriptions: Iterable[SubscriptionSample]) -> float:

@@ -5,7 +5,10 @@ publisher's topic. What always holds:
 
 - rates are smoothed and fall to nothing when a publisher stops; a stream that is neither heard of in a hello nor
   carries anything is forgotten, and so is a publisher without streams;
-- a topic's path is that of its worst publisher: half the time from publishing until the confirm;
+- a topic's path is that of its worst publisher: half the time from publishing until the confirm. Of those who have
+  been seen to publish on it: anybody can say that he is about to, from the end of the world, and never do it. While
+  none has been seen, as after a restart of the head, the nearest of those who say so stands for them: it is better
+  than nothing, and nobody's word makes the way longer for the others;
 - what is expected of topics and patterns is reckoned at most once per sample, from measured rates only. Of what nobody
   here publishes nothing is said, which is not the same as nothing being expected;
 - a sample that repeats the one before, once the rates have come to rest, costs one comparison.
@@ -36,6 +39,9 @@ from .rates import SMOOTHING, smooth
 STREAMS_MAX: Final = 100_000
 """Streams followed at once; of more, those heard of first."""
 
+ROUND_TRIP_S_MAX: Final = 60.0
+"""A publisher that says it is further away is taken to be this far: no deadline has room for more."""
+
 RATE_SETTLED_SHARE: Final = 1e-3
 """A smoothed rate this close to its sample is taken to be the sample, so that a steady rate comes to rest."""
 
@@ -58,6 +64,8 @@ class _Stream:
     steady_bytes_per_s: float = 0.0
     """The same in the long run."""
     measured: bool = False
+    seen: bool = False
+    """Whether it was ever measured."""
     declared: bool = False
     sampled: int = -1
     """The number of the last sample it was in."""
@@ -101,8 +109,7 @@ class Publishers:
             known.streams[topic].declared = False
             if not known.streams[topic].measured:
                 self._end(message.publisher, topic)
-        if message.round_trip_us > 0 and known.delay.follow(message.round_trip_us / 2e6):
-            self._moved(known)
+        self._follow(known, message.round_trip_us / 1e6)
 
     def gone(self, publisher: str) -> None:
         """It said goodbye, moved to another head, or has not been heard of for long enough."""
@@ -123,7 +130,7 @@ class Publishers:
     # What is measured
 
     def sampled(self, event: HeadSampled) -> None:
-        """One more sample of all publishers; those that are missing published nothing."""
+        """One more sample of all publishers; those that are missing, or not finite, published nothing."""
         for name in sorted(event.neighbour_round_trip_s):
             self._paths.hop_measured(name, event.neighbour_round_trip_s[name])
         if self._at_rest and event.publishers == self._last:
@@ -137,12 +144,16 @@ class Publishers:
         self._at_rest = self._fade() and settled
 
     def _measure(self, sample: PublisherSample) -> bool:
+        if not sample.finite:
+            return True
         known = self._publishers.setdefault(sample.publisher, _Publisher())
-        if sample.round_trip_s > 0.0 and known.delay.follow(sample.round_trip_s / 2.0):
-            self._moved(known)
+        self._follow(known, sample.round_trip_s)
         stream = self._stream(sample.publisher, known, sample.topic)
         if stream is None:
             return True
+        if not stream.seen:
+            stream.seen = True
+            self._tell_path(sample.topic)
         bytes_per_s = sample.messages_per_s * sample.message_bytes
         before = (stream.messages_per_s, stream.bytes_per_s) if stream.measured else (None, None)
         stream.messages_per_s = _settled(sample.messages_per_s, before[0])
@@ -204,16 +215,20 @@ class Publishers:
             del self._by_topic[topic]
         self._tell_path(topic)
 
-    def _moved(self, known: _Publisher) -> None:
-        for topic in known.streams:
-            self._tell_path(topic)
+    def _follow(self, known: _Publisher, round_trip_s: float) -> None:
+        """How far away it is now; 0 where it does not know."""
+        if round_trip_s > 0.0 and known.delay.follow(min(round_trip_s, ROUND_TRIP_S_MAX) / 2.0):
+            for topic in known.streams:
+                self._tell_path(topic)
 
     def _tell_path(self, topic: str) -> None:
         if not _is_topic(topic):
             return
-        names = self._by_topic.get(topic)
-        path_us = max(self._publishers[name].delay.held_us for name in names) if names else None
-        self._paths.set_path(topic, HERE, path_us)
+        everybody = [self._publishers[name] for name in self._by_topic.get(topic, ())]
+        known = [one for one in everybody if one.delay.smoothed_s is not None]
+        seen = [one.delay.held_us for one in known if one.streams[topic].seen]
+        path_us = max(seen) if seen else min((one.delay.held_us for one in known), default=0)
+        self._paths.set_path(topic, HERE, path_us if everybody else None)
 
     # What others want to know
 

@@ -143,8 +143,10 @@ class EdgePlane:
         if messages_max is not None and queue in self.outputs:
             self.limits[queue] = messages_max
             await put_policy_if_different(management, LIMIT_PREFIX + queue, self._limit_policy(queue))
-        elif self.limits.pop(queue, None) is not None:
+        elif queue in self.limits:
+            # Forgotten only when it is gone: whoever is interrupted in between tries again.
             await management.delete_policy(LIMIT_PREFIX + queue)
+            self.limits.pop(queue, None)
 
     def _limit_policy(self, queue: str) -> Json:
         everyone = limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head")
@@ -175,6 +177,7 @@ class EdgePlane:
                 await self.seal.press(channel)
             else:
                 log.info("output queue %s is gone: expired, or deleted by somebody", queue)
+                await self._limit(management, queue, None)
                 del self.outputs[queue]
         return OutputsListed(tuple(self.outputs[queue] for queue in sorted(self.outputs)))
 

@@ -25,7 +25,24 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from .parts import Capacity, LoadState, Message, Name, Part, Pattern, PublisherId, Subscription, Text, Topic, Url
+from .parts import (
+    RATE_MAX,
+    Capacity,
+    LoadState,
+    Message,
+    Micros,
+    Name,
+    Number,
+    Part,
+    Pattern,
+    Period,
+    PublisherId,
+    Rate,
+    Subscription,
+    Text,
+    Topic,
+    Url,
+)
 
 CANDIDATES_MAX: Final = 64
 """Candidates asked for, and offered, in one session."""
@@ -37,9 +54,7 @@ HEADS_MAX: Final = 256
 GUESTS_MAX: Final = 100
 """Clients named in one message to the head they came from."""
 
-Number = Annotated[int, Field(ge=0, le=1_000_000)]
-Rate = Annotated[float, Field(ge=0)]
-Micros = Annotated[int, Field(ge=0)]
+Value = Annotated[float, Field(ge=-RATE_MAX, le=RATE_MAX)]
 Id = Annotated[str, Field(min_length=1, max_length=120)]
 
 
@@ -47,9 +62,9 @@ Id = Annotated[str, Field(min_length=1, max_length=120)]
 
 
 class MetricReport(Part):
-    value: float
-    low: float | None = None
-    high: float | None = None
+    value: Value
+    low: Value | None = None
+    high: Value | None = None
 
 
 class PieLocal(Message):
@@ -62,7 +77,7 @@ class PieLocal(Message):
     busy: bool = False
     """In a session, or waiting for one to show: not to be asked to take load."""
     metrics: dict[str, MetricReport] = Field(default_factory=dict)
-    period_s: Annotated[float, Field(gt=0)]
+    period_s: Period
 
 
 class PieGlobal(Message):
@@ -73,7 +88,7 @@ class PieGlobal(Message):
     head: Name
     state: LoadState
     metrics: dict[str, MetricReport] = Field(default_factory=dict)
-    period_s: Annotated[float, Field(gt=0)]
+    period_s: Period
 
 
 class BrokerLoad(Part):

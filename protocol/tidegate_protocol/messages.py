@@ -29,6 +29,7 @@ from .parts import Capacity as Capacity
 from .parts import DeadlineUs as DeadlineUs
 from .parts import LoadState as LoadState
 from .parts import Message as Message
+from .parts import Micros, Number, Period, malformed
 from .parts import Name as Name
 from .parts import Part as Part
 from .parts import Pattern as Pattern
@@ -38,7 +39,13 @@ from .parts import Subscription as Subscription
 from .parts import Text as Text
 from .parts import Topic as Topic
 from .parts import Url as Url
-from .parts import malformed
+
+MESSAGES_REPORTED_MAX: Final = 10**12
+BYTES_REPORTED_MAX: Final = 10**15
+ELAPSED_US_MAX: Final = 10**13
+"""Of one topic in one report, and how long after the one before: more than anybody sends, and a process may have been
+stopped for months. Rates and sizes made from these numbers are numbers themselves."""
+GAP_S_SUM_MAX: Final = 1e9
 
 # Client to HOM, and the answers.
 
@@ -73,7 +80,7 @@ class UnsubscribeRequest(Message):
 
     kind: Literal["unsubscribe-request"] = "unsubscribe-request"
     subscriber: Name
-    number: Annotated[int, Field(ge=0)]
+    number: Number
     pattern: Pattern | None = None
     """So that places under other numbers are found, of a migration that a restarted head knows nothing of."""
 
@@ -90,7 +97,7 @@ class PublisherHello(Message):
     kind: Literal["publisher-hello"] = "publisher-hello"
     publisher: PublisherId
     topics: Annotated[tuple[Topic, ...], Field(max_length=TOPICS_PER_PUBLISHER_MAX)] = ()
-    round_trip_us: Annotated[int, Field(ge=0)] = 0
+    round_trip_us: Micros = 0
     """From publishing until RabbitMQ's confirm."""
 
 
@@ -98,7 +105,7 @@ class PublisherWelcome(Message):
     kind: Literal["publisher-welcome"] = "publisher-welcome"
     publisher: PublisherId
     head: Name
-    period_s: Annotated[float, Field(gt=0)]
+    period_s: Period
 
 
 class PublisherGoodbye(Message):
@@ -114,11 +121,11 @@ class TopicCount(Part):
     """
 
     topic: Topic
-    messages: Annotated[int, Field(ge=0)]
-    bytes: Annotated[int, Field(ge=0)]
-    gaps: Annotated[int, Field(ge=0)] | None = None
-    gap_s_sum: Annotated[float, Field(ge=0)] | None = None
-    gap_s2_sum: Annotated[float, Field(ge=0)] | None = None
+    messages: Annotated[int, Field(ge=0, le=MESSAGES_REPORTED_MAX)]
+    bytes: Annotated[int, Field(ge=0, le=BYTES_REPORTED_MAX)]
+    gaps: Annotated[int, Field(ge=0, le=MESSAGES_REPORTED_MAX)] | None = None
+    gap_s_sum: Annotated[float, Field(ge=0, le=GAP_S_SUM_MAX)] | None = None
+    gap_s2_sum: Annotated[float, Field(ge=0, le=GAP_S_SUM_MAX**2)] | None = None
 
 
 class PublisherReport(Message):
@@ -129,10 +136,10 @@ class PublisherReport(Message):
 
     kind: Literal["publisher-report"] = "publisher-report"
     publisher: PublisherId
-    elapsed_us: Annotated[int, Field(gt=0)]
-    """How long ago the last report was sent, or publishing began."""
+    elapsed_us: Annotated[int, Field(gt=0, le=ELAPSED_US_MAX)]
+    """How long ago the last report was sent, or publishing began. The last one before a goodbye may be very short."""
     topics: Annotated[tuple[TopicCount, ...], Field(max_length=TOPICS_PER_PUBLISHER_MAX)] = ()
-    round_trip_us: Annotated[int, Field(ge=0)] = 0
+    round_trip_us: Micros = 0
     """From publishing until RabbitMQ's confirm; 0 where it is not known."""
 
 
@@ -187,7 +194,7 @@ class EdgeWelcome(Message):
     kind: Literal["edge-welcome"] = "edge-welcome"
     head: Name
     cluster: Name
-    period_s: Annotated[float, Field(gt=0)]
+    period_s: Period
     incarnation: Annotated[int, Field(ge=0)] = 0
     """Larger at every start of the head, which then knows nothing of the sessions before."""
     paused: bool = False
@@ -217,7 +224,7 @@ class OutputReady(Message):
 class OutputRemove(Message):
     kind: Literal["output-remove"] = "output-remove"
     subscriber: Name
-    number: Annotated[int, Field(ge=0)]
+    number: Number
 
 
 class OutputRemoved(Message):
@@ -253,7 +260,7 @@ class Probe(Message):
 
 class ProbeReply(Message):
     kind: Literal["probe-reply"] = "probe-reply"
-    clock_us: Annotated[int, Field(ge=0)]
+    clock_us: Micros
     """The wall clock of whoever answers; compared with ours it tells how far the two are apart."""
 
 

@@ -20,9 +20,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from .balancing import BrokerLoad, Candidate, Id, MetricReport, Micros, PlannedMove
+from .balancing import BrokerLoad, Candidate, Id, MetricReport, PlannedMove
 from .insight import InsightState
-from .parts import Capacity, LoadState, Message, Name, Part, Text
+from .parts import Capacity, LoadState, Message, Micros, Name, Part, Text
 
 QUEUES_TOLD_MAX: Final = 20
 """Queues of one edge in one answer; those of one subscriber may be more."""

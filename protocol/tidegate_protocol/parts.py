@@ -23,6 +23,12 @@ ROUTES_PER_UPDATE_MAX: Final = 1_500
 TOPICS_PER_PUBLISHER_MAX: Final = 256
 DEADLINE_US_MAX: Final = 24 * 3600 * 1_000_000
 DETAIL_LENGTH_MAX: Final = 300
+INTEGER_MAX: Final = (1 << 63) - 1
+"""Whole numbers: what others that read them have room for. Any such number has a float close to it."""
+RATE_MAX: Final = 1e30
+"""Far beyond any rate, and so small that no sum or product of some is infinite."""
+PERIOD_S_MAX: Final = 24 * 3600.0
+"""Of signs of life and reports; whoever names a longer one would be believed for ever."""
 
 
 def _name(value: str) -> str:
@@ -36,6 +42,10 @@ PublisherId = Annotated[str, AfterValidator(check_publisher_id)]
 Text = Annotated[str, Field(max_length=1_000)]
 Url = Annotated[str, Field(min_length=1, max_length=500)]
 DeadlineUs = Annotated[int, Field(gt=0, le=DEADLINE_US_MAX)]
+Number = Annotated[int, Field(ge=0, le=1_000_000)]
+Rate = Annotated[float, Field(ge=0, le=RATE_MAX)]
+Micros = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+Period = Annotated[float, Field(gt=0, le=PERIOD_S_MAX)]
 
 
 class Part(BaseModel):
@@ -50,16 +60,16 @@ class Message(Part):
 class Capacity(Part):
     """What a broker can carry; None where it is not configured."""
 
-    uplink_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
-    downlink_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
-    matching_per_s: Annotated[float, Field(gt=0)] | None = None
+    uplink_bytes_per_s: Annotated[float, Field(gt=0, le=RATE_MAX)] | None = None
+    downlink_bytes_per_s: Annotated[float, Field(gt=0, le=RATE_MAX)] | None = None
+    matching_per_s: Annotated[float, Field(gt=0, le=RATE_MAX)] | None = None
 
 
 class Subscription(Part):
     """One subscription as an edge keeps it: who, what, how fast, how long it waits for an absent subscriber."""
 
     subscriber: Name
-    number: Annotated[int, Field(ge=0, le=1_000_000)]
+    number: Number
     pattern: Pattern
     deadline_us: DeadlineUs
     expires_s: Annotated[int, Field(gt=0, le=30 * 24 * 3600)]
@@ -67,7 +77,7 @@ class Subscription(Part):
     """The head it was moved here from, where that is another cluster's. Kept with the queue: see `GuestList`."""
     origin_edge: Name | None = None
     """The edge it was to leave for this, and its number there: a client that is still served from there never came."""
-    origin_number: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    origin_number: Number | None = None
 
 
 class RefusalReason(StrEnum):

@@ -15,17 +15,17 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .balancing import Id, Micros
+from .balancing import Id
 from .latency import BUCKETS
-from .parts import DeadlineUs, Message, Name, Part, Pattern
+from .parts import INTEGER_MAX, DeadlineUs, Message, Micros, Name, Part, Pattern
 
 DIGESTS_PER_REPORT_MAX: Final = 50
 """Subscriptions in one report; those beyond come with the next one. The widest digests fit into a control message."""
 GAPS_PER_REPORT_MAX: Final = 50
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Bucket = Annotated[int, Field(ge=0, lt=BUCKETS)]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=INTEGER_MAX)]
 
 
 class LatencyCounts(Part):
@@ -93,5 +93,5 @@ class ReportTaken(Message):
     kind: Literal["report-taken"] = "report-taken"
     number: Positive
     wanted: bool
-    after_us: Annotated[int, Field(gt=0)]
+    after_us: Positive
     """When to report next; where none are wanted, when to ask again."""

@@ -23,10 +23,9 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from .balancing import Micros, Rate
 from .errors import MalformedMessage
 from .operations import Role
-from .parts import LoadState, Name, Part, Pattern, PublisherId, Text, Topic, malformed
+from .parts import LoadState, Micros, Name, Part, Pattern, PublisherId, Rate, Text, Topic, malformed
 from .reports import Count, MigrationGap, Positive, SubscriptionDigest
 
 VERSION: Final = 1

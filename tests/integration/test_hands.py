@@ -96,6 +96,11 @@ async def test_what_waits_for_a_slow_subscriber_is_bounded_and_the_bound_lifted(
         await plane.perform(channel, api, LimitOutput(SLOW.subscriber, SLOW.number, 5))
         await plane.perform(channel, api, DeleteOutput(SLOW))
         assert await api.policies(LIMIT_PREFIX) == [], "a queue's limit goes with it"
+        await plane.perform(channel, api, DeclareOutput(SLOW))
+        await plane.perform(channel, api, LimitOutput(SLOW.subscriber, SLOW.number, 5))
+        await channel.queue_delete(QUEUE)
+        await plane.list_outputs(channel, api)
+        assert await api.policies(LIMIT_PREFIX) == [], "also if it has expired"
 
 
 async def test_a_publisher_is_disconnected_and_nobody_else(node: RabbitNode) -> None:

@@ -3,7 +3,10 @@
 RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. What
 always holds:
 
-- a report stands for its publisher until the next one, or until it is too old: whoever stops publishing is at 0 soon;
+- a report stands for its publisher until the next one, or until it is too old: whoever stops publishing is at 0 soon.
+  It is news once: a sample says for whom an older one stands;
+- a rate is never taken over less than a second: the last report before a goodbye may cover a few milliseconds, and a
+  handful of messages in that time is no flood;
 - what a link is asked to carry is taken where messages are enqueued for it, so that it may be more than it carries;
 - sizes are bytes on the wire: of what waits on a link, or else of what publishers report.
 """
@@ -27,6 +30,8 @@ from .wire import wire_overhead_bytes
 OVERHEAD_BYTES: Final = wire_overhead_bytes("#")
 """Of a message whose topic is not known."""
 REPORT_AGE_MAX_S: Final = 3.0
+REPORT_S_MIN: Final = 1.0
+"""How much time a report covers at least; publishers report about once a second."""
 REPORTED_MAX: Final = 100_000
 """Publishers times topics that are remembered; what comes beyond is not named, but counted in the whole."""
 
@@ -44,11 +49,13 @@ class PublisherBook:
 
     def __init__(self) -> None:
         self._streams: dict[str, dict[str, _Stream]] = {}
+        self._news: set[str] = set()
+        """Those of them who have reported since `take_unheard`."""
         self._count = 0
 
     def reported(self, report: PublisherReport, now_s: float) -> None:
         """Take over a report. One that names as many topics as fit may have left some for the next: those stay."""
-        elapsed_s = report.elapsed_us / 1e6
+        elapsed_s = max(report.elapsed_us / 1e6, REPORT_S_MIN)
         streams = self._streams.get(report.publisher, {})
         before = len(streams)
         kept = dict(streams) if len(report.topics) >= TOPICS_PER_PUBLISHER_MAX else {}
@@ -64,6 +71,8 @@ class PublisherBook:
             )
             kept[count.topic] = _Stream(sample, now_s + max(REPORT_AGE_MAX_S, 2.0 * elapsed_s))
         self._put(report.publisher, kept)
+        if kept:
+            self._news.add(report.publisher)
 
     def fresh(self, now_s: float) -> tuple[PublisherSample, ...]:
         """What publishers send now, in the order of their ids and topics."""
@@ -73,10 +82,18 @@ class PublisherBook:
                 self._put(publisher, {topic: stream for topic, stream in streams.items() if topic not in old})
         return tuple(streams[topic].sample for _, streams in sorted(self._streams.items()) for topic in sorted(streams))
 
+    def take_unheard(self) -> frozenset[str]:
+        """Those who publish by a report that was there already when this was last asked."""
+        unheard = frozenset(self._streams.keys() - self._news)
+        self._news.clear()
+        return unheard
+
     def _put(self, publisher: str, streams: dict[str, _Stream]) -> None:
         self._count += len(streams) - len(self._streams.pop(publisher, {}))
         if streams:
             self._streams[publisher] = streams
+        else:
+            self._news.discard(publisher)
 
 
 class HeadSampler:
@@ -121,7 +138,7 @@ class HeadSampler:
             messages_in_per_s=messages_in,
             capacity=self._capacity,
         )
-        return HeadSampled(broker, publishers, dict(neighbour_round_trip_s))
+        return HeadSampled(broker, publishers, dict(neighbour_round_trip_s), self.publishers.take_unheard())
 
     def _learn_sizes(self, answer: Exposition) -> None:
         if not answer.has(MESSAGE_BYTES):

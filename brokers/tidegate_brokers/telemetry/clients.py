@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_protocol.messages import PublisherReport, TopicCount
+from tidegate_protocol.parts import INTEGER_MAX
 from tidegate_protocol.reports import ReportTaken, SubscriberReport
 from tidegate_protocol.telemetry import (
     TOPICS_MAX,
@@ -141,14 +142,14 @@ class PublisherBook:
                 **self._origin.header(time_us),
                 publisher=name,
                 elapsed_us=elapsed_us,
-                active_us=publisher.active_us,
+                active_us=min(publisher.active_us, INTEGER_MAX),
                 round_trip_us=publisher.round_trip_us,
                 topics=tuple(
                     TopicRate(
                         topic=topic,
-                        messages=one.messages,
-                        bytes=one.bytes,
-                        gaps=one.gaps,
+                        messages=min(one.messages, INTEGER_MAX),
+                        bytes=min(one.bytes, INTEGER_MAX),
+                        gaps=min(one.gaps, INTEGER_MAX),
                         gap_s_sum=one.gap_s_sum,
                         gap_s2_sum=one.gap_s2_sum,
                     )

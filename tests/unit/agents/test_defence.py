@@ -8,8 +8,8 @@ from tests.support.agents_driver import subscription
 from tests.support.parts_driver import PartsDriver, decisions, messages, of
 from tidegate_agents import defence
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.machine import Action, DisconnectPublisher
-from tidegate_agents.metrics import PublisherSample
+from tidegate_agents.machine import Action, DisconnectPublisher, HeadSampled
+from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
 from tidegate_protocol.balancing import ThrottleOrder
 
 
@@ -53,6 +53,20 @@ def test_samples_below_the_limit_in_between_start_the_count_anew() -> None:
     for rate in (500.0, 500.0, 50.0, 500.0, 500.0):
         assert not messages(flood(found, rate), ThrottleOrder)
     assert messages(flood(found, 500.0), ThrottleOrder)
+
+
+def test_a_report_that_stands_for_several_samples_is_held_against_its_publisher_once() -> None:
+    found = driver(publisher_messages_per_s_max=100.0)
+
+    def heard(rate: float, *, again: bool) -> list[Action]:
+        found.now += 1.0
+        unheard = frozenset({"p~1"}) if again else frozenset[str]()
+        sample = PublisherSample("p~1", "wanted", rate, 10.0)
+        return found.give(HeadSampled(BrokerSample("h", Role.HEAD), (sample,), unheard=unheard))
+
+    for again in (False, True, True, False, True):
+        assert not messages(heard(500.0, again=again), ThrottleOrder)
+    assert messages(heard(500.0, again=False), ThrottleOrder), "the third that is new"
 
 
 def test_whoever_does_not_listen_is_disconnected_after_as_many_samples_again() -> None:

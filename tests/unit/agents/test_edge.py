@@ -116,6 +116,20 @@ def test_an_answer_that_was_overtaken_by_a_later_one_does_not_count() -> None:
     assert of(edge.give(TimerFired("hello")), SetTimer) == [SetTimer("hello", 0.5)]
 
 
+def test_it_says_hello_even_if_something_else_that_is_due_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Edge(subscription())
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(edge.agent._markers, "expire", fail)
+    with pytest.raises(ZeroDivisionError):
+        edge.give(TimerFired("hello"))
+    actions = edge.give(OutputsListed((subscription(),)))
+    assert sent(actions, EdgeHello)
+    assert [timer.name for timer in of(actions, SetTimer)] == ["hello"]
+
+
 def test_an_output_is_ready_once_declared_and_repetitions_are_answered_together() -> None:
     edge = Edge()
     assert of(edge.prepare(subscription()), DeclareOutput) == [DeclareOutput(subscription())]

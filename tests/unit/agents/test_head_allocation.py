@@ -9,6 +9,7 @@ from tidegate_agents.machine import (
     ActionFailed,
     ChangeRoutes,
     EnsureLink,
+    SetTimer,
     StopRequested,
     TimerFired,
     Undeliverable,
@@ -282,6 +283,25 @@ def test_pending_allocations_edges_publishers_and_patterns_are_limited() -> None
     driver.bind(actions)
     driver.ready(sent(actions, OutputPrepare)[0])
     assert "patterns_per_link_max = 1" in replies(driver.tell(subscribe("t", "b")), Refusal)[0].message
+
+
+def test_a_part_that_fails_in_a_tick_does_not_keep_the_others_from_theirs() -> None:
+    driver = Driver(publisher_period_s=2.0)
+    driver.tell(PublisherHello(publisher="p~1"))
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    def fail_too() -> None:
+        raise KeyError("k")
+
+    driver.agent._dispatch.ticks[:0] = [fail, fail_too]
+    with pytest.raises(ZeroDivisionError) as caught:
+        driver.tick(6.0)
+    assert "KeyError('k')" in caught.value.__notes__[0], "nothing is lost"
+    actions = driver.tell(StatusRequest())
+    assert replies(actions, StatusReply)[0].publishers == 0, "it was forgotten in that tick"
+    assert [timer.name for timer in of(actions, SetTimer)] == ["tick"], "and there will be another"
 
 
 def test_publishers_are_welcomed_counted_and_forgotten() -> None:

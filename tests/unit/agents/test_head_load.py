@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.support.parts_driver import PartsDriver, answers, decisions, messages
@@ -49,6 +51,21 @@ def test_load_is_smoothed_and_a_state_is_told_only_when_it_changes() -> None:
     assert decisions(driver.sample(bytes_out=1_040.0), "load-state")
     assert driver.parts.loads.state is LoadState.OVERLOAD
     assert not decisions(driver.sample(bytes_out=1_040.0), "load-state")
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+def test_a_sample_that_is_no_number_is_passed_over(wrong: float) -> None:
+    driver = PartsDriver()
+    driver.sample(bytes_in=wrong)
+    assert driver.parts.loads.sample is None
+    driver.sample(bytes_in=500.0)
+    driver.sample(bytes_in=wrong)
+    driver.sample(bytes_out=wrong)
+    assert driver.parts.loads.sample is not None
+    assert driver.parts.loads.sample.bytes_in_per_s == 500.0
+    for _ in range(5):
+        driver.sample(bytes_in=2_000.0)
+    assert driver.parts.loads.state is LoadState.OVERLOAD
 
 
 def test_the_load_is_told_to_a_neighbour_that_asks_once_it_is_known() -> None:

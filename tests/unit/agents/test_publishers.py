@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.support.agents_driver import sent, subscription
 from tests.support.parts_driver import PartsDriver, messages
 from tidegate_agents import paths, publishers
+from tidegate_agents.config import BalancingConfig
 from tidegate_agents.metrics import PublisherSample
 from tidegate_agents.placement import ExpectedLoad
-from tidegate_protocol.balancing import PatternPath, PatternPaths, PublishedTopics, TopicPath
+from tidegate_protocol.balancing import PatternPath, PatternPaths, PublishedTopics, ThrottleOrder, TopicPath
 
 
 def stream(publisher: str, topic: str, rate: float, size: float = 100.0, round_trip_s: float = 0.0) -> PublisherSample:
@@ -72,6 +75,18 @@ def test_a_publisher_that_stops_fades_and_is_forgotten() -> None:
     assert not driver.parts.publishers.loads()
 
 
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+def test_a_sample_that_is_no_number_is_passed_over(wrong: float) -> None:
+    driver = PartsDriver(balancing=BalancingConfig(publisher_messages_per_s_max=100.0))
+    driver.hello("p~1", "a", round_trip_s=0.2)
+    for _ in range(10):
+        actions = driver.sample(stream("p~1", "a", wrong), stream("p~1", "b", 1.0, wrong), stream("q~1", "a", 1.0))
+        actions += driver.sample(stream("p~1", "a", 1.0, round_trip_s=wrong), stream("q~1", "a", 1.0))
+        assert not messages(actions, ThrottleOrder)
+    assert driver.context.expected() == {"a": ExpectedLoad(100.0, 1.0)}
+    assert driver.parts.paths.path_of("a").path_us == 100_000
+
+
 def test_steady_rates_come_to_rest_exactly() -> None:
     driver = PartsDriver()
     driver.sample(stream("p~1", "a", 10.0))
@@ -102,6 +117,32 @@ def test_an_edge_is_told_when_the_last_publisher_has_gone() -> None:
     assert told(driver, "e1")["a"].local
     driver.parts.publisher_gone("p~1")
     assert told(driver, "e1") == {"a": PatternPath(pattern="a", path_us=0)}
+
+
+def test_only_those_who_publish_make_the_way_longer() -> None:
+    driver = PartsDriver()
+
+    def path_us() -> int:
+        return driver.parts.paths.path_of("a").path_us
+
+    driver.hello("far~1", "a", round_trip_s=10.0**6)
+    assert path_us() == publishers.ROUND_TRIP_S_MAX / 2 * 1e6, "nobody else is there: better than nothing"
+    driver.hello("young~1", "a")
+    driver.hello("good~1", "a", round_trip_s=0.2)
+    assert path_us() == 100_000, "the nearest who has said how far it is"
+    driver.hello("far~1", "a", round_trip_s=10.0**6)
+    driver.sample(stream("good~1", "a", 1.0, round_trip_s=0.2), stream("far~1", "b", 1.0))
+    assert path_us() == 100_000
+    driver.sample(stream("good~1", "a", 1.0, round_trip_s=0.2), stream("near~1", "a", 1.0, round_trip_s=0.1))
+    assert path_us() == 100_000, "the worst of those who publish"
+    for _ in range(30):
+        driver.sample()
+    driver.hello("good~1", "a", round_trip_s=0.2)
+    assert path_us() == 100_000, "also while it is silent"
+    driver.sample(stream("far~1", "a", 1.0, round_trip_s=10.0))
+    assert path_us() > 1_000_000
+    driver.parts.publisher_gone("far~1")
+    assert path_us() == 100_000
 
 
 def test_a_round_trip_that_hardly_changes_is_not_told_again() -> None:

@@ -431,6 +431,29 @@ def test_a_report_counts_until_the_next_or_until_it_is_old() -> None:
     assert book.fresh(1.0 + REPORT_AGE_MAX_S) == ()
 
 
+def test_a_few_messages_in_the_moment_before_a_goodbye_are_no_high_rate() -> None:
+    book = HeadSampler("head", Capacity()).publishers
+    book.reported(report(100, elapsed_s=0.02), 0.0)
+    assert [one.messages_per_s for one in book.fresh(0.5)] == [100.0]
+
+
+def test_a_report_is_news_once() -> None:
+    sampler, reader = HeadSampler("head", Capacity()), ExpositionReader(VHOST)
+
+    def unheard(second: float) -> frozenset[str]:
+        sample = sampler.taken(reader.read(head_text(0, 0, 0)), second, {})
+        assert sample is not None
+        assert [one.publisher for one in sample.publishers] == ["buoy~1"]
+        return sample.unheard
+
+    sampler.taken(reader.read(head_text(0, 0, 0)), 0.0, {})
+    sampler.publishers.reported(report(100), 0.5)
+    assert unheard(1.0) == frozenset()
+    assert unheard(2.0) == {"buoy~1"}
+    sampler.publishers.reported(report(100), 2.5)
+    assert unheard(3.0) == frozenset()
+
+
 # The rhythm
 
 

@@ -328,6 +328,17 @@ def test_the_reports_of_a_period_add_up() -> None:
     assert book.take(5, 20.0) == []
 
 
+def test_reports_that_nobody_would_believe_add_up_to_a_record_all_the_same() -> None:
+    book = PublisherBook(HEAD, 0.0)
+    count = TopicCount(topic="t", messages=10**12, bytes=10**15, gaps=10**12, gap_s_sum=1e9, gap_s2_sum=1e18)
+    for _ in range(10_000):
+        book.reported(PublisherReport(publisher="buoy~1", elapsed_us=10**13, topics=(count,)))
+    (record,) = book.take(5, 10.0)
+    assert isinstance(record, t.PublisherRates)
+    assert record.topics[0].bytes == 2**63 - 1
+    assert t.decode(t.encode(record)) == record
+
+
 def test_publishers_are_written_within_bounds_and_the_rest_is_counted() -> None:
     book, each = PublisherBook(HEAD, 0.0), t.TOPICS_MAX
     publishers = STREAMS_MAX // each + 3

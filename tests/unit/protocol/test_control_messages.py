@@ -112,6 +112,59 @@ def test_malformed_messages_have_a_reason(body: bytes, reason: str) -> None:
     assert isinstance(caught.value, ProtocolError)
 
 
+def published(**numbers: float) -> bytes:
+    """A report of a publisher whose fields of these names are something else than usual."""
+    topic = {"topic": "a", "messages": 1, "bytes": 1, "gaps": 1, "gap_s_sum": 1.0, "gap_s2_sum": 1.0}
+    topic |= {name: number for name, number in numbers.items() if name in topic}
+    body = {"v": 1, "kind": "publisher-report", "publisher": "p~1", "elapsed_us": 1, "round_trip_us": 1}
+    body |= {name: number for name, number in numbers.items() if name in body}
+    return json.dumps({**body, "topics": [topic]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        ("messages", 10**12),
+        ("bytes", 10**15),
+        ("gaps", 10**12),
+        ("gap_s_sum", 1e9),
+        ("gap_s2_sum", 1e18),
+        ("elapsed_us", 10**13),
+        ("round_trip_us", 2**63 - 1),
+    ],
+)
+def test_what_a_publisher_reports_can_be_reckoned_with(field: str, most: float) -> None:
+    assert m.decode(published(**{field: most})).kind == "publisher-report"
+    for number in (most * 2, 10**308, 10**400):
+        with pytest.raises(MalformedMessage) as caught:
+            m.decode(published(**{field: number}))
+        assert caught.value.reason == "invalid-field"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("subscriber-report", ("digests", 0, "latency_us_sum")),
+        ("subscriber-report", ("digests", 0, "received")),
+        ("publisher-hello", ("round_trip_us",)),
+        ("unsubscribe-request", ("number",)),
+        ("probe-reply", ("clock_us",)),
+        ("pie-local", ("period_s",)),
+        ("head-load", ("load", "bytes_in_per_s")),
+        ("edge-hello", ("capacity", "uplink_bytes_per_s")),
+    ],
+)
+def test_numbers_that_nobody_could_reckon_with_are_refused(kind: str, path: tuple[str | int, ...]) -> None:
+    body = json.loads((GOLDEN / f"{kind}.json").read_text())
+    part = body
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = 10**400 if isinstance(part[path[-1]], int) else 1e300
+    with pytest.raises(MalformedMessage) as caught:
+        m.decode(json.dumps(body).encode())
+    assert caught.value.reason == "invalid-field"
+
+
 def test_the_good_message_beside_the_malformed_ones_is_good() -> None:
     assert m.decode(json.dumps(GOOD).encode()).kind == "subscribe-request"
 
