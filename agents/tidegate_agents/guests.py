@@ -7,7 +7,7 @@ starts anew itself. Then those who have the client tell it: where a subscription
 - a neighbour that begins anew is told all clients of its own that are here, or went on from here; also if there are
   none. Each list is repeated until it is acknowledged, at most `ATTEMPTS_MAX` times, or the neighbour begins anew once
   more. As long as we have just started ourselves, and edges have still to tell us what they hold, it is told that there
-  may be more, and then the rest;
+  may be more, and then the rest. A head without `publisher_url` names none of those it has: nobody would find it;
 - if it began anew while a client was on its way here, it is told again once the client has come: it has forgotten whom
   it had sent;
 - a head that has just started gives no new place to a client as long as a neighbour that is there has not told it all:
@@ -141,6 +141,17 @@ class Guests:
     def _guests(self, neighbour: str) -> list[Guest]:
         """Its clients that are here, and those that went on from here."""
         context, config = self._context, self._context.config
+        here = [
+            (edge, url, subscription)
+            for edge, subscription in context.registry
+            if subscription.origin == neighbour
+            and (edge, key_of(subscription)) not in context.reserved
+            and (url := context.registry.edges[edge].client_url)
+        ]
+        if here and not config.publisher_url:
+            reason = f"publisher_url is not configured: its {len(here)} clients here can't be sent to this head"
+            context.decide(Decision("guests-unheard", neighbour, reason))
+            here = []
         found = [
             Guest(
                 subscription=subscription,
@@ -150,10 +161,7 @@ class Guests:
                 head=config.head,
                 head_url=config.publisher_url,
             )
-            for edge, subscription in context.registry
-            if subscription.origin == neighbour
-            and (edge, key_of(subscription)) not in context.reserved
-            and (url := context.registry.edges[edge].client_url)
+            for edge, url, subscription in here
         ]
         for departure in context.departures:
             place = departure.place

@@ -314,7 +314,6 @@ class Neighbours:
             # A neighbour that starts anew has forgotten what we told it: find out now rather than next
             # period.
             neighbour.probe_due = True
-            self.when_anew(name)
             if not last_part:
                 context.routes.keep_until_settled(name)
         for pattern in sorted(told - neighbour.told):
@@ -326,6 +325,8 @@ class Neighbours:
             context.routes.settle(name)
         neighbour.accepting = _Accepting(message.version, [reply_to] if reply_to else [])
         self.open_wait(f"accept {name}", name, message.wait_s, without=name)
+        if message.base is None:
+            self.when_anew(name)
 
     def _answer_again(self, neighbour: _Neighbour, reply_to: ReplyAddress | None) -> None:
         if reply_to is None:

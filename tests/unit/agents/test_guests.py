@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.agents_driver import Driver, replies, sent, subscribe, subscription
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents import guests
 from tidegate_agents.config import ATTEMPTS_MAX
-from tidegate_agents.machine import Action, Send, TimerFired, Undeliverable
+from tidegate_agents.machine import Action, ChangeRoutes, Send, TimerFired, Undeliverable
 from tidegate_agents.migration_steps import NewPlace
 from tidegate_agents.registry import registry_digest
 from tidegate_protocol.balancing import Guest, GuestKey, GuestList, GuestsNoted
@@ -59,6 +59,20 @@ def test_a_head_that_begins_anew_is_told_its_own_clients() -> None:
 def test_it_is_told_also_that_there_are_none() -> None:
     ((_, message),) = lists(anew(host()))
     assert (message.guests, message.complete) == ((), True)
+
+
+def test_without_a_publisher_url_none_that_is_here_is_named_and_routes_are_served_all_the_same() -> None:
+    driver = Driver("n1")
+    driver.hello("e1")
+    driver.agent._context.enter("e1", guest(0))
+    place = NewPlace("e7", 3, "amqp://e7", "out.s1.3", "n2", ("h", "n2"), "amqp://n2")
+    driver.agent._context.departures.remember(("s1", "a"), place, guest(1))
+    actions = driver.tell(RoutesUpdate(head="n1", version=1, base=None, add=("storm",), wait_s=1.0))
+    assert [change.add for change in of(actions, ChangeRoutes) if change.target == "n1"] == [("storm",)]
+    ((_, message),) = lists(actions)
+    assert [one.edge for one in message.guests] == ["e7"], "that one is found at another head"
+    (decision,) = [decision for decision in driver.agent.story if decision.kind == "guests-unheard"]
+    assert "publisher_url is not configured" in decision.reason
 
 
 def test_it_is_told_of_those_that_went_on_from_here() -> None:

@@ -227,6 +227,14 @@ def test_a_restarted_neighbours_set_replaces_the_old_one() -> None:
     assert (change.add, change.remove) == (("c",), ("a",))
 
 
+def test_a_restarted_neighbour_has_its_routes_before_anybody_is_told_that_it_begins_anew() -> None:
+    driver, seen = Driver("n1"), []
+    driver.agent._neighbours.when_anew = lambda name: seen.append(sorted(driver.agent._context.routes.needs(name)))
+    driver.tell(update(1, None, "a"))
+    driver.tell(update(2, 1, "b"))
+    assert seen == [["a"]]
+
+
 def test_adopted_routes_of_a_neighbour_stay_until_it_is_heard() -> None:
     driver = Driver("n1", routes={"n1": frozenset({"a", "old"})})
     assert not of(driver.first + driver.tick(), ChangeRoutes)
