@@ -233,6 +233,41 @@ def test_a_neighbour_is_told_of_those_that_both_have_until_it_knows(read_later: 
     assert lists(anew(driver, version=4))[0][1].here == ()
 
 
+def here_told(driver: Driver) -> list[tuple[str, int]]:
+    """Whom n1 is told, with the next tick, to be here as well; it notes all of them."""
+    found, told = lists(driver.tick()), []
+    while found:
+        ((send, message),) = found
+        told += [(key.subscriber, key.number) for key in message.here]
+        found = lists(driver.answer(send, GuestsNoted(head="n1")))
+    return told
+
+
+def test_it_is_told_once_that_both_have_a_client_unless_the_place_is_another_one_or_it_begins_anew() -> None:
+    driver = host(guest(0))
+    driver.tell(told(over_there(0)))
+    assert here_told(driver) == [("s0", 0)]
+    driver.tell(told(over_there(0)))
+    assert not lists(driver.tick()), "it knows, and would answer with the same list"
+    driver.agent._context.enter("e1", guest(0).model_copy(update={"number": 4}))
+    driver.tell(told(over_there(0)))
+    assert here_told(driver) == [("s0", 0)]
+    lists(anew(driver))
+    driver.tell(told(over_there(0)))
+    assert here_told(driver) == [("s0", 0)]
+
+
+def test_many_that_both_have_are_told_but_not_more_than_can_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "GUESTS_MAX", 2)
+    monkeypatch.setattr(guests, "HERE_MAX", 5)
+    driver = host(*(guest(number) for number in range(7)))
+    both = [over_there(number) for number in range(7)]
+    driver.tell(told(*both))
+    assert here_told(driver) == [(f"s{number}", 0) for number in range(5)]
+    driver.tell(told(*both))
+    assert not lists(driver.tick())
+
+
 def test_whose_place_is_being_removed_is_not_here() -> None:
     driver = restarted()
     driver.agent._context.enter("e1", subscription("s0"))
