@@ -48,6 +48,7 @@ from tidegate_protocol.names import marker_pattern
 from .config import HOP_WAIT_SHARE, REPLIES_JOINED_MAX
 from .context import HeadContext
 from .dispatch import Dispatch
+from .fitting import fitting_candidates
 from .head_load import HeadLoads
 from .machine import Decision, ReplyAddress, Send
 from .paths import Paths
@@ -244,7 +245,7 @@ class Acceptances:
         context, message = self._context, asked.message
         del self._asked[message.session]
         context.cancel_timer(f"remote-load {message.session}")
-        candidates = tuple(self._candidate(asked, name) for name in sorted(asked.loads))
+        candidates = fitting_candidates([self._candidate(asked, name) for name in sorted(asked.loads)])
         for reply_to in asked.replies:
             context.reply(reply_to, RemoteLoads(session=message.session, candidates=candidates))
 

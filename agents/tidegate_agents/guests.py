@@ -7,13 +7,14 @@ starts anew itself. Then those who have the client tell it: where a subscription
 - a neighbour that begins anew is told all clients of its own that are here, or went on from here; also if there are
   none. Each list is repeated until it is acknowledged, at most `ATTEMPTS_MAX` times, or the neighbour begins anew once
   more. As long as we have just started ourselves, and edges have still to tell us what they hold, it is told that there
-  may be more, and then the rest;
+  may be more, and then the rest. A head without `publisher_url` names none of those it has: nobody would find it;
 - if it began anew while a client was on its way here, it is told again once the client has come: it has forgotten whom
   it had sent;
 - a head that has just started gives no new place to a client as long as a neighbour that is there has not told it all:
   the client may be over there;
 - whom we have in our own cluster is here, whatever a neighbour says. A place that is being removed does not count. The
-  neighbour is told so: the client may never have come to it.
+  neighbour is told so: the client may never have come to it. Once it has noted that, it is told again only if our place
+  is another one or if it begins anew: two heads that each have a place made for the other would never be silent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate_protocol.balancing import GUESTS_MAX, Guest, GuestKey, GuestList, GuestsNoted
-from tidegate_protocol.messages import ControlMessage, RefusalReason
+from tidegate_protocol.messages import ControlMessage, RefusalReason, Subscription
 from tidegate_protocol.names import output_queue
 
 from .config import ATTEMPTS_MAX
@@ -37,6 +38,8 @@ from .registry import Key, key_of
 from .removals import Removals
 
 PART: Final = "guests"
+HERE_MAX: Final = 10_000
+"""Clients of one neighbour that are remembered to have a place here as well. Beyond that it is not told."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,15 @@ class _Telling:
     message: GuestList
     attempts: int = 0
     request_id: str | None = None
+
+
+@dataclass(slots=True)
+class _Both:
+    """A client that a neighbour has named, with its places here."""
+
+    places: frozenset[tuple[str, Key]]
+    noted: bool = False
+    """Whether the neighbour knows."""
 
 
 class Guests:
@@ -65,8 +77,8 @@ class Guests:
         """When which neighbour last began anew."""
         self._came: set[str] = set()
         """Neighbours that have forgotten a client which has come since, or name one that is here."""
-        self._here: dict[str, dict[Key, None]] = {}
-        """Clients that a neighbour has named and that have a place here, until it knows that."""
+        self._here: dict[str, dict[Key, _Both]] = {}
+        """Clients that a neighbour has named and that have a place here, by their numbers over there."""
         neighbours.when_anew = self._began_anew
         context.guest_came = self._guest_came
         edges.when_read = self._edge_read
@@ -88,18 +100,26 @@ class Guests:
 
     def _began_anew(self, neighbour: str) -> None:
         self._anew_s[neighbour] = self._context.now
+        unknown = {key: both for key, both in self._here.pop(neighbour, {}).items() if not both.noted}
+        self._here[neighbour] = unknown
         self._tell(neighbour)
 
     def _guest_came(self, neighbour: str, since_s: float) -> None:
         if self._anew_s.get(neighbour, float("-inf")) >= since_s:
             self._came.add(neighbour)  # told with the next tick: many may come at once
 
-    def _both_have(self, neighbour: str, key: Key) -> None:
-        """A client has a place here and one over there, with this number."""
-        here = self._here.setdefault(neighbour, {})
-        if len(here) < GUESTS_MAX:
-            here[key] = None
-        self._came.add(neighbour)
+    def _both_have(self, neighbour: str, subscription: Subscription) -> None:
+        """A client has a place here and this one over there."""
+        here, key = self._here.setdefault(neighbour, {}), key_of(subscription)
+        found = self._context.registry.find(subscription.subscriber, subscription.pattern)
+        places = frozenset((edge, key_of(one)) for edge, one in found)
+        known = here.get(key)
+        if known is None and len(here) >= HERE_MAX:
+            return
+        if known is None or known.places != places:
+            here[key] = known = _Both(places)
+        if not known.noted:
+            self._came.add(neighbour)
 
     def _tell(self, neighbour: str) -> None:
         self._forget(neighbour)
@@ -119,7 +139,7 @@ class Guests:
         for client in [(s.subscriber, s.pattern) for s in subscriptions]:
             departure = context.departures.find(client)
             if departure is not None and departure.place.head in offers and self._removals.has_place(*client):
-                self._both_have(departure.place.head, key_of(departure.subscription))
+                self._both_have(departure.place.head, departure.subscription)
         origins = {s.origin for s in subscriptions if s.origin is not None and s.origin in offers}
         for neighbour in sorted(origins | self._more):
             self._tell(neighbour)
@@ -132,15 +152,30 @@ class Guests:
 
     def _lists(self, neighbour: str) -> Iterator[GuestList]:
         head, guests, all_read = self._context.config.head, self._guests(neighbour), neighbour not in self._more
-        parts = [guests[i : i + GUESTS_MAX] for i in range(0, len(guests), GUESTS_MAX)] or [[]]
-        here = tuple(GuestKey(subscriber=name, number=number) for name, number in self._here.get(neighbour, ()))
-        for count, part in enumerate(parts, 1):
-            complete = all_read and count == len(parts)
-            yield GuestList(head=head, guests=tuple(part), complete=complete, here=here if count == 1 else ())
+        known = self._here.get(neighbour, {}).items()
+        here = [GuestKey(subscriber=key[0], number=key[1]) for key, both in known if not both.noted]
+        count = max(len(guests), len(here), 1)
+        for first in range(0, count, GUESTS_MAX):
+            last = first + GUESTS_MAX
+            complete = all_read and last >= count
+            yield GuestList(
+                head=head, guests=tuple(guests[first:last]), complete=complete, here=tuple(here[first:last])
+            )
 
     def _guests(self, neighbour: str) -> list[Guest]:
         """Its clients that are here, and those that went on from here."""
         context, config = self._context, self._context.config
+        here = [
+            (edge, url, subscription)
+            for edge, subscription in context.registry
+            if subscription.origin == neighbour
+            and (edge, key_of(subscription)) not in context.reserved
+            and (url := context.registry.edges[edge].client_url)
+        ]
+        if here and not config.publisher_url:
+            reason = f"publisher_url is not configured: its {len(here)} clients here can't be sent to this head"
+            context.decide(Decision("guests-unheard", neighbour, reason))
+            here = []
         found = [
             Guest(
                 subscription=subscription,
@@ -150,10 +185,7 @@ class Guests:
                 head=config.head,
                 head_url=config.publisher_url,
             )
-            for edge, subscription in context.registry
-            if subscription.origin == neighbour
-            and (edge, key_of(subscription)) not in context.reserved
-            and (url := context.registry.edges[edge].client_url)
+            for edge, url, subscription in here
         ]
         for departure in context.departures:
             place = departure.place
@@ -180,7 +212,9 @@ class Guests:
             return  # one that is starting refuses everything: then the timer tells it again
         here = self._here.get(neighbour, {})
         for told in telling.message.here:
-            here.pop((told.subscriber, told.number), None)
+            both = here.get((told.subscriber, told.number))
+            if both is not None:
+                both.noted = True
         following = next(telling.left, None)
         if following is None:
             self._forget(neighbour)
@@ -226,7 +260,7 @@ class Guests:
             if guest.head == context.config.head:
                 continue
             if self._removals.has_place(*client):
-                self._both_have(message.head, key_of(subscription))
+                self._both_have(message.head, subscription)
                 continue
             place = NewPlace(
                 edge=guest.edge,
@@ -253,3 +287,4 @@ class Guests:
         for neighbour, telling in self._telling.items():
             assert neighbour in self._context.routes.offers, neighbour
             assert telling.attempts, f"{neighbour} is not told what it is to be told"
+        assert all(len(here) <= HERE_MAX for here in self._here.values())

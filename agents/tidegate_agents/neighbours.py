@@ -11,6 +11,8 @@ To each neighbour goes, as numbered changes, the covering set of what is needed 
 - a whole set in several parts replaces the old set with its first part, but nothing is unbound before its
   last one. A part with fewer than `ROUTES_PER_UPDATE_MAX` additions is the last; if the set ends with a full
   part, an empty one follows;
+- a neighbour that refuses a set for its size is told nothing but signs of life until what we offer has become smaller
+  than that, or until it starts anew; then it gets the whole set. Meanwhile nobody waits for it;
 - we accept an update when its routes are bound here and confirmed by the heads behind us, or when the time it
   granted is over; heads that had not confirmed are named.
 """
@@ -74,6 +76,10 @@ class _Neighbour:
     have: int | None = None
     told: set[str] = field(default_factory=set)
     accepting: _Accepting | None = None
+    refused: str = ""
+    """Why it refused an update, once that is recorded, until it has accepted all."""
+    too_many: int | None = None
+    """It refused a set of this size. Every attempt after that is smaller, so they come to an end."""
 
 
 class Neighbours:
@@ -129,7 +135,7 @@ class Neighbours:
             changes = context.routes.offers[name].changes
             if neighbour.confirmed == changes:
                 wait.awaiting |= neighbour.awaiting
-            elif neighbour.lost:
+            elif neighbour.lost or self._is_too_much(neighbour):
                 wait.awaiting.add(name)
             else:
                 wait.neighbours[name] = changes
@@ -145,12 +151,27 @@ class Neighbours:
             if neighbour.in_flight is not None:
                 continue
             offer = self._context.routes.offers[neighbour.name]
-            if neighbour.whole_due or neighbour.part_due or neighbour.probe_due or offer.mirror:
+            if self._is_too_much(neighbour):
+                if neighbour.probe_due:
+                    self._probe(neighbour)
+            elif neighbour.whole_due or neighbour.part_due or neighbour.probe_due or offer.mirror:
                 self._send_next(neighbour)
             elif neighbour.confirmed != offer.changes:
                 # Changes that undid each other before they were sent: the neighbour has confirmed this very
                 # set.
                 self._confirm(neighbour, offer.changes)
+
+    def _is_too_much(self, neighbour: _Neighbour) -> bool:
+        """Whether this neighbour is known not to take as many patterns as we have for it."""
+        offered = len(self._context.routes.offers[neighbour.name].patterns.maximal)
+        return neighbour.too_many is not None and offered >= neighbour.too_many
+
+    def _probe(self, neighbour: _Neighbour) -> None:
+        """Only a sign of life; the answer tells whether the neighbour has started anew."""
+        neighbour.probe_due = False
+        version = neighbour.version
+        update = RoutesUpdate(head=self._context.config.head, version=version, base=version, wait_s=0)
+        self._transmit(neighbour, update, neighbour.confirmed)
 
     def _send_next(self, neighbour: _Neighbour) -> None:
         offer = self._context.routes.offers[neighbour.name]
@@ -210,15 +231,33 @@ class Neighbours:
         if isinstance(message, RoutesAccepted):
             self._accepted(neighbour, message)
         elif isinstance(message, RoutesUnknownBase):
-            neighbour.in_flight = None
             neighbour.version = max(neighbour.version, message.have or 0)
-            neighbour.whole_due = True
-            neighbour.confirmed = -1
-            self._context.cancel_timer(f"update {name}")
+            if message.have is None:
+                neighbour.too_many = None  # it has started anew, perhaps with another limit
+            self._begin_anew(neighbour)
         else:
-            problem = message.message if isinstance(message, Refusal) else f"answered with {message.kind}"
-            self._context.decide(Decision("routes-refused", name, problem))
-            self._context.set_timer(f"update {name}", self._context.config.reply_timeout_s)
+            self._refused(neighbour, message)
+
+    def _begin_anew(self, neighbour: _Neighbour) -> None:
+        """What is under way is of no use any more: the whole set comes next."""
+        neighbour.in_flight, neighbour.whole_due, neighbour.confirmed = None, True, -1
+        self._context.cancel_timer(f"update {neighbour.name}")
+
+    def _refused(self, neighbour: _Neighbour, message: ControlMessage) -> None:
+        context, name = self._context, neighbour.name
+        offer = context.routes.offers[name]
+        problem = message.message if isinstance(message, Refusal) else f"answered with {message.kind}"
+        if problem != neighbour.refused:
+            neighbour.refused = problem
+            context.decide(Decision("routes-refused", name, problem, {"offered": float(len(offer.patterns.maximal))}))
+        if isinstance(message, Refusal) and message.reason is RefusalReason.LIMIT:
+            # Repeated, it would be refused for ever, and keep back what makes the set smaller.
+            neighbour.too_many = len(offer.mirror.held)
+            self._begin_anew(neighbour)
+            if self._is_too_much(neighbour):
+                context.waits.neighbour_lost(name)
+        else:
+            context.set_timer(f"update {name}", context.config.reply_timeout_s)
 
     def _accepted(self, neighbour: _Neighbour, message: RoutesAccepted) -> None:
         in_flight = neighbour.in_flight
@@ -232,6 +271,8 @@ class Neighbours:
 
     def _confirm(self, neighbour: _Neighbour, changes: int) -> None:
         neighbour.confirmed = changes
+        if changes >= 0:
+            neighbour.refused, neighbour.too_many = "", None
         self._context.waits.neighbour_confirmed(neighbour.name, changes, neighbour.awaiting)
 
     # What they tell us
@@ -273,7 +314,6 @@ class Neighbours:
             # A neighbour that starts anew has forgotten what we told it: find out now rather than next
             # period.
             neighbour.probe_due = True
-            self.when_anew(name)
             if not last_part:
                 context.routes.keep_until_settled(name)
         for pattern in sorted(told - neighbour.told):
@@ -285,6 +325,8 @@ class Neighbours:
             context.routes.settle(name)
         neighbour.accepting = _Accepting(message.version, [reply_to] if reply_to else [])
         self.open_wait(f"accept {name}", name, message.wait_s, without=name)
+        if message.base is None:
+            self.when_anew(name)
 
     def _answer_again(self, neighbour: _Neighbour, reply_to: ReplyAddress | None) -> None:
         if reply_to is None:

@@ -45,6 +45,7 @@ from tidegate_protocol.operations import Role as ToldRole
 from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
+from .fitting import fitting_candidates
 from .insights import Insights
 from .load_parts import LoadParts
 from .machine import AlarmsSeen, Decision, ReplyAddress
@@ -413,7 +414,8 @@ class Operations:
             held = context.registry.edges[source].patterns
             shared = tuple(pattern for pattern in patterns if pattern in held)
             candidates.append(Candidate(cluster=config.cluster, head=config.head, load=load, patterns=shared))
-        return RehearseRequest(candidates=tuple(candidates), unfit=unfit, resting=self._sessions.resting(source))
+        resting = self._sessions.resting(source)
+        return RehearseRequest(candidates=fitting_candidates(candidates), unfit=unfit, resting=resting)
 
     def _planned(self, question: _Question, reply_to: ReplyAddress | None) -> None:
         context, config = self._context, self._context.config

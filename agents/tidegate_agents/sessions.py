@@ -42,6 +42,7 @@ from .config import REPLIES_JOINED_MAX
 from .context import HeadContext
 from .dispatch import Dispatch
 from .edges import Edges
+from .fitting import RESTING_BYTES_MAX, fitting, fitting_candidates
 from .machine import Decision, ReplyAddress, Send
 from .migration_steps import Move
 from .migrations import Migrations
@@ -361,14 +362,14 @@ class Sessions:
             candidates.append(remote.model_copy(update={"load": load}))
         return BalanceCandidates(
             session=session.id,
-            candidates=tuple(candidates[:CANDIDATES_MAX]),
+            candidates=fitting_candidates(candidates[:CANDIDATES_MAX]),
             resting=self.resting(session.source),
             occupied=tuple(sorted(session.occupied)[:CANDIDATES_MAX]),
             fallbacks_asked=bool(self._fallbacks(session.request)),
         )
 
     def resting(self, source: str) -> tuple[str, ...]:
-        """The queues on `source` whose clients are to be left alone."""
+        """The queues on `source` whose clients are to be left alone; if there are more than fit, some of them."""
         context = self._context
         resting = {
             output_queue(subscriber, subscription.number)
@@ -377,7 +378,7 @@ class Sessions:
             if edge == source
         }
         resting |= {output_queue(*key) for key in context.busy.get(source, ())}
-        return tuple(sorted(resting))
+        return fitting(sorted(resting), RESTING_BYTES_MAX)
 
     # The plan
 

@@ -84,7 +84,7 @@ class Waits:
                 self._give_up(key, name, names)
 
     def neighbour_lost(self, name: str) -> None:
-        """Nobody need wait for `name`: it is not there."""
+        """Nobody need wait for `name`: it is not there, or does not take what we have for it."""
         for key in sorted(self._by_neighbour.get(name, ())):
             self._give_up(key, name, {name})
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.agents_driver import Driver, replies, sent, subscribe, subscription
+from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents import guests
 from tidegate_agents.config import ATTEMPTS_MAX
-from tidegate_agents.machine import Action, Send, TimerFired, Undeliverable
+from tidegate_agents.machine import Action, ChangeRoutes, Send, TimerFired, Undeliverable
 from tidegate_agents.migration_steps import NewPlace
 from tidegate_agents.registry import registry_digest
 from tidegate_protocol.balancing import Guest, GuestKey, GuestList, GuestsNoted
@@ -59,6 +59,20 @@ def test_a_head_that_begins_anew_is_told_its_own_clients() -> None:
 def test_it_is_told_also_that_there_are_none() -> None:
     ((_, message),) = lists(anew(host()))
     assert (message.guests, message.complete) == ((), True)
+
+
+def test_without_a_publisher_url_none_that_is_here_is_named_and_routes_are_served_all_the_same() -> None:
+    driver = Driver("n1")
+    driver.hello("e1")
+    driver.agent._context.enter("e1", guest(0))
+    place = NewPlace("e7", 3, "amqp://e7", "out.s1.3", "n2", ("h", "n2"), "amqp://n2")
+    driver.agent._context.departures.remember(("s1", "a"), place, guest(1))
+    actions = driver.tell(RoutesUpdate(head="n1", version=1, base=None, add=("storm",), wait_s=1.0))
+    assert [change.add for change in of(actions, ChangeRoutes) if change.target == "n1"] == [("storm",)]
+    ((_, message),) = lists(actions)
+    assert [one.edge for one in message.guests] == ["e7"], "that one is found at another head"
+    (decision,) = [decision for decision in driver.agent.story if decision.kind == "guests-unheard"]
+    assert "publisher_url is not configured" in decision.reason
 
 
 def test_it_is_told_of_those_that_went_on_from_here() -> None:
@@ -217,6 +231,41 @@ def test_a_neighbour_is_told_of_those_that_both_have_until_it_knows(read_later: 
     assert again.here == (here,), "it may have missed it"
     driver.answer(lists(anew(driver, version=3))[0][0], GuestsNoted(head="n1"))
     assert lists(anew(driver, version=4))[0][1].here == ()
+
+
+def here_told(driver: Driver) -> list[tuple[str, int]]:
+    """Whom n1 is told, with the next tick, to be here as well; it notes all of them."""
+    found, told = lists(driver.tick()), []
+    while found:
+        ((send, message),) = found
+        told += [(key.subscriber, key.number) for key in message.here]
+        found = lists(driver.answer(send, GuestsNoted(head="n1")))
+    return told
+
+
+def test_it_is_told_once_that_both_have_a_client_unless_the_place_is_another_one_or_it_begins_anew() -> None:
+    driver = host(guest(0))
+    driver.tell(told(over_there(0)))
+    assert here_told(driver) == [("s0", 0)]
+    driver.tell(told(over_there(0)))
+    assert not lists(driver.tick()), "it knows, and would answer with the same list"
+    driver.agent._context.enter("e1", guest(0).model_copy(update={"number": 4}))
+    driver.tell(told(over_there(0)))
+    assert here_told(driver) == [("s0", 0)]
+    lists(anew(driver))
+    driver.tell(told(over_there(0)))
+    assert here_told(driver) == [("s0", 0)]
+
+
+def test_many_that_both_have_are_told_but_not_more_than_can_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "GUESTS_MAX", 2)
+    monkeypatch.setattr(guests, "HERE_MAX", 5)
+    driver = host(*(guest(number) for number in range(7)))
+    both = [over_there(number) for number in range(7)]
+    driver.tell(told(*both))
+    assert here_told(driver) == [(f"s{number}", 0) for number in range(5)]
+    driver.tell(told(*both))
+    assert not lists(driver.tick())
 
 
 def test_whose_place_is_being_removed_is_not_here() -> None:

@@ -18,6 +18,8 @@ from tidegate_agents.machine import (
 from tidegate_protocol.balancing import GuestList
 from tidegate_protocol.messages import (
     OutputPrepare,
+    OutputRemove,
+    OutputRemoved,
     Refusal,
     RefusalReason,
     RoutesAccepted,
@@ -26,6 +28,7 @@ from tidegate_protocol.messages import (
     StatusReply,
     StatusRequest,
     SubscribeReply,
+    UnsubscribeRequest,
 )
 
 
@@ -224,6 +227,14 @@ def test_a_restarted_neighbours_set_replaces_the_old_one() -> None:
     assert (change.add, change.remove) == (("c",), ("a",))
 
 
+def test_a_restarted_neighbour_has_its_routes_before_anybody_is_told_that_it_begins_anew() -> None:
+    driver, seen = Driver("n1"), []
+    driver.agent._neighbours.when_anew = lambda name: seen.append(sorted(driver.agent._context.routes.needs(name)))
+    driver.tell(update(1, None, "a"))
+    driver.tell(update(2, 1, "b"))
+    assert seen == [["a"]]
+
+
 def test_adopted_routes_of_a_neighbour_stay_until_it_is_heard() -> None:
     driver = Driver("n1", routes={"n1": frozenset({"a", "old"})})
     assert not of(driver.first + driver.tick(), ChangeRoutes)
@@ -237,3 +248,88 @@ def test_strangers_and_too_many_patterns_are_refused() -> None:
     assert refusal.reason is RefusalReason.UNKNOWN
     (refusal,) = replies(driver.tell(update(1, None, "a", "b")), Refusal)
     assert "patterns_per_link_max = 1" in refusal.message
+
+
+def too_many(driver: Driver, request: Send, limit: int = 2) -> list[Action]:
+    text = f"more than patterns_per_link_max = {limit}"
+    return driver.answer(request, Refusal(reason=RefusalReason.LIMIT, message=text, field="add"))
+
+
+def refused(driver: Driver) -> list[str]:
+    return [decision.reason for decision in driver.agent.story if decision.kind == "routes-refused"]
+
+
+def one_too_many(driver: Driver) -> list[Action]:
+    """Three patterns for a neighbour that takes two; what follows the refusal of the third."""
+    for pattern in ("a", "b"):
+        driver.accept(sent(subscribed(driver, pattern), RoutesUpdate)[0])
+    (request,) = sent(subscribed(driver, "c"), RoutesUpdate)
+    return too_many(driver, request)
+
+
+def unsubscribed(driver: Driver, number: int) -> list[Action]:
+    (remove,) = sent(driver.tell(UnsubscribeRequest(subscriber="s", number=number)), OutputRemove)
+    actions = driver.answer(remove, OutputRemoved(edge="e1", subscriber="s", number=number))
+    return actions + driver.bind(actions)
+
+
+def test_a_neighbour_that_refuses_a_set_for_its_size_gets_the_whole_of_one_that_is_smaller() -> None:
+    driver = started("n1")
+    assert not sent(one_too_many(driver), RoutesUpdate), "the same again would be refused again"
+    (whole,) = sent(unsubscribed(driver, 0), RoutesUpdate)
+    assert (content(whole).base, content(whole).add) == (None, ("b", "c"))
+    driver.accept(whole)
+    (later,) = sent(subscribed(driver, "b.#"), RoutesUpdate)  # which covers b: two are left
+    assert (content(later).base, content(later).add, content(later).remove) == (
+        content(whole).version,
+        ("b.#",),
+        ("b",),
+    )
+    assert replies(driver.accept(later), SubscribeReply)[0].awaiting == ()
+
+
+def test_nobody_waits_for_a_neighbour_that_takes_no_more_and_it_is_named() -> None:
+    driver = started("n1")
+    assert replies(one_too_many(driver), SubscribeReply)[0].awaiting == ("n1",)
+    actions = subscribed(driver, "d")
+    assert not sent(actions, RoutesUpdate)
+    assert replies(actions, SubscribeReply)[0].awaiting == ("n1",)
+
+
+def test_one_that_takes_no_more_hears_of_us_and_its_refusal_is_recorded_once() -> None:
+    driver = started("n1")
+    one_too_many(driver)
+    for _ in range(2):
+        (probe,) = sent(driver.tick(), RoutesUpdate)
+        assert content(probe).version == content(probe).base
+        assert not sent(driver.answer(probe, RoutesUnknownBase(head="n1", have=1)), RoutesUpdate)
+    assert refused(driver) == ["more than patterns_per_link_max = 2"]
+    # It has started anew, perhaps with another limit.
+    (probe,) = sent(driver.tick(), RoutesUpdate)
+    (whole,) = sent(driver.answer(probe, RoutesUnknownBase(head="n1", have=None)), RoutesUpdate)
+    assert (content(whole).base, content(whole).add) == (None, ("a", "b", "c"))
+    driver.accept(whole)
+    (more,) = sent(subscribed(driver, "d"), RoutesUpdate)
+    too_many(driver, more, 3)
+    assert refused(driver) == ["more than patterns_per_link_max = 2", "more than patterns_per_link_max = 3"]
+
+
+def test_a_set_of_which_a_part_is_refused_is_told_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "ROUTES_PER_UPDATE_MAX", 2)
+    driver = Driver("n1", routes={"e1": frozenset({"a", "b", "c", "d", "e"})})
+    (second,) = sent(driver.accept(sent(driver.first, RoutesUpdate)[0]), RoutesUpdate)
+    assert not sent(too_many(driver, second, 3), RoutesUpdate)
+    (whole,) = sent(driver.hello("e1"), RoutesUpdate)  # it has nothing: what was bound for it goes
+    assert (content(whole).base, content(whole).add) == (None, ())
+    driver.accept(whole)
+
+
+def test_a_refusal_for_another_reason_is_repeated_and_recorded_once() -> None:
+    driver = started("n1")
+    (request,) = sent(subscribed(driver), RoutesUpdate)
+    for _ in range(3):
+        driver.answer(request, Refusal(reason=RefusalReason.NOT_READY, message="starting"))
+        (again,) = sent(driver.give(TimerFired("update n1")), RoutesUpdate)
+        assert content(again) == content(request)
+        request = again
+    assert refused(driver) == ["starting"]

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.agents_driver import replies, sent
+from tests.support.agents_driver import replies, sent, subscription
 from tests.support.head_cluster import Cluster, load, move
+from tidegate_agents import fitting
 from tidegate_agents.machine import Action, TimerFired, Undeliverable
 from tidegate_agents.operations import EDGE_WAIT_S, QUESTIONS_MAX
 from tidegate_agents.registry import registry_digest
@@ -255,6 +256,16 @@ def test_load_that_is_promised_counts_in_a_rehearsal() -> None:
     cluster.plan("e1~1~1", move("s", bytes_per_s=70.0))
     cluster.answer_to(PlanRequest(), PlanReply)
     assert "in session e1~1~1" in cluster.rehearsed["e3"].unfit["e2"]
+
+
+def test_as_much_is_named_in_a_rehearsal_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "PATTERNS_BYTES_MAX", 4)
+    cluster = Operated("e1", "e2")
+    for number, pattern in enumerate("ab"):
+        for edge in ("e1", "e2"):
+            cluster.agent._context.enter(edge, subscription("s", number, pattern))
+    cluster.answer_to(PlanRequest(), PlanReply)
+    assert [candidate.patterns for candidate in cluster.rehearsed["e1"].candidates] == [("a",)]
 
 
 # Pausing

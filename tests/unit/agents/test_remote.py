@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.agents_driver import of, sent, subscription
 from tests.support.parts_driver import PartsDriver, answers, clients, decisions, markers, messages
-from tidegate_agents import marker_flood
+from tidegate_agents import fitting, marker_flood
 from tidegate_agents.acceptances import DOUBT_ATTEMPTS_MAX, LEAVING_ATTEMPTS_MAX
 from tidegate_agents.config import ATTEMPTS_MAX
 from tidegate_agents.machine import Action, ActionFailed, ChangeRoutes, MarkerPublished, PublishMarker, Send, SetTimer
@@ -347,6 +347,18 @@ def test_edges_are_offered_as_they_say_they_are_with_what_they_were_promised() -
     assert candidate.patterns == ("a",)
     assert candidate.load.bytes_offered_per_s == 60.0
     assert candidate.extra_path_us == 150_000
+
+
+def test_as_many_shared_patterns_are_named_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "PATTERNS_BYTES_MAX", 8)
+    driver = target()
+    for number, pattern in enumerate("abc"):
+        driver.context.enter("f1", subscription("other", number, pattern))
+    actions = driver.tell(RemoteLoadsRequest(session="x", head="h", patterns=("c", "a", "b")))
+    driver.answer(one(actions, LoadRequest, "f2"), LoadReply(session="x", load=broker("f2", busy=True)))
+    actions = driver.answer(one(actions, LoadRequest, "f1"), LoadReply(session="x", load=broker("f1")))
+    (reply,) = answers(actions, RemoteLoads)
+    assert [candidate.patterns for candidate in reply.candidates] == [("c", "a")]
 
 
 def test_nothing_is_offered_by_a_full_head_or_of_busy_edges() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.agents_driver import subscription
 from tests.support.head_cluster import Cluster, load, move
+from tidegate_agents import fitting, sessions
 from tidegate_agents.machine import StopRequested
 from tidegate_agents.placement import ExpectedLoad
 from tidegate_agents.sessions import Sessions
@@ -64,6 +66,24 @@ def test_patterns_that_a_candidate_carries_are_named() -> None:
     answer = cluster.balance("e1~1~2", "e2")
     assert isinstance(answer, BalanceCandidates)
     assert answer.candidates[0].patterns == ("a",)
+
+
+def test_what_does_not_fit_into_the_answer_is_not_named_and_the_head_minds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    cluster.grant("s", "a")
+    for edge in ("e2", "e3"):
+        cluster.agent._context.enter(edge, subscription("other", 7, "a"))
+        cluster.agent._context.enter(edge, subscription("other", 8, "b"))
+    cluster.agent._context.cooldowns.rest(("s", "a"), cluster.now + 60.0)
+    monkeypatch.setattr(fitting, "PATTERNS_BYTES_MAX", 8)  # one pattern of each candidate
+    monkeypatch.setattr(sessions, "RESTING_BYTES_MAX", 8)
+    answer = cluster.balance("e1~1~1", "e2", "e3")
+    assert isinstance(answer, BalanceCandidates)
+    assert [candidate.patterns for candidate in answer.candidates] == [("a",), ("a",)]
+    assert answer.resting == ()
+    assert cluster.plan("e1~1~1", move("s")) == BalanceAccepted(session="e1~1~1", moves=0)
+    (decision,) = [d for d in cluster.agent.story if d.kind == "session-plan"]
+    assert decision.rejected == {"s.0 to e2": "moved too recently"}
 
 
 def begin_move(cluster: Cluster, *subscribers: str, session: str = "e1~1~1") -> BalanceAccepted:
