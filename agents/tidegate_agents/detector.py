@@ -20,7 +20,9 @@ is followed a period further: that long it takes until it is looked at again. In
 of the change only, a queue is better suspected too early. The papers' threshold does without all that.
 
 **A learned capacity** counts only what was drained while nearly all flows, and more than one, were held back: one
-backlog is a slow subscriber, not a narrow uplink.
+backlog is a slow subscriber, not a narrow uplink. It falls only where `narrowing` has found that the uplink carries
+much less than before; while that is open nobody is called slow, and then whoever was is judged anew. A capacity that is
+configured, or told, never changes by what is seen.
 
 **Hints from an insight** (`insights`) may be wrong. One about the uplink counts only where its capacity is neither
 configured nor told nor learned here, never for less than this uplink was seen to carry, and not for how long a message
@@ -46,6 +48,7 @@ from .anticipation import anticipate
 from .config import BalancingConfig
 from .machine import Action, Decision, EdgeSampled, LimitOutput
 from .metrics import BrokerSample, Metric, Role, utilization, utilizations
+from .narrowing import Narrowing
 from .policy import LoadView, Movable, Policy, QueueLoad, ThresholdRule
 from .rates import SMOOTHING, TREND_SHARE, LearnedCapacity, is_step, smooth
 from .selecting import BOTTLENECK_SHARE
@@ -152,6 +155,9 @@ class Detector:
         self._slow: set[str] = set()
         self._infeasible: set[str] = set()
         self._learned_uplink = LearnedCapacity()
+        self._narrowing = Narrowing()
+        self._narrowed = False
+        """Whether the last sample has shown that the uplink is narrower than it was."""
         self._known_uplink = capacity.uplink_bytes_per_s
         """As configured, told or learned here."""
         self._carried_most = 0.0
@@ -242,6 +248,8 @@ class Detector:
         if self.forecasts or self._anticipated:
             self._anticipate(totals)
         decisions, actions = self._judge_subscribers(totals)
+        if self._narrowed:
+            decisions.insert(0, self._about_narrowing(width))
         decisions += self._name_infeasible(totals.infeasible)
         assessed = self.assessment
         self.assessment = assess(
@@ -360,9 +368,14 @@ class Detector:
         width = self._known_uplink or offered
         self.steady_samples = self.steady_samples + 1 if abs(self.offered_change) <= STEADY_SHARE * width else 0
         all_wait = totals.backlogs > 1 and totals.backlogged >= BACKLOGGED_SHARE * totals.judged_offered
-        self._learned_uplink = self._learned_uplink.seen(totals.drained, backlog=all_wait)
         configured, told = self._configured, sample.capacity
-        uplink = configured.uplink_bytes_per_s or self._learned_uplink.or_configured(told.uplink_bytes_per_s)
+        self._learned_uplink = self._learned_uplink.seen(totals.drained, backlog=all_wait)
+        known = configured.uplink_bytes_per_s or told.uplink_bytes_per_s
+        less = known is None and totals.drained < USED_AT_LEAST * (self._learned_uplink.per_s or 0.0)
+        self._narrowed = self._narrowing.seen(less, totals.waiting, totals.judged_offered, totals.drained)
+        if self._narrowed:
+            self._learned_uplink = self._learned_uplink.narrowed(totals.drained)
+        uplink = self._learned_uplink.or_configured(known)
         self._known_uplink = uplink
         self._carried_most = max(self._carried_most, totals.drained)
         self.hinted = uplink is None and self.uplink_hint is not None
@@ -445,12 +458,12 @@ class Detector:
             new = self.uplink_limits and queue.samples < FIRST_SLOW_SAMPLE
             if queue.migrating or new or not lags or not (past or queue.grows):
                 queue.slow_samples = 0
-            else:
+            elif not self._narrowing.samples:
                 queue.slow_samples = min(queue.slow_samples + 1, needed)
             if queue.slow:
                 keeps_up = queue.drain_per_s >= SLOW_SHARE * fair * queue.enqueue_per_s and not past
                 queue.healthy_samples = min(queue.healthy_samples + 1, needed) if keeps_up else 0
-                if queue.healthy_samples >= needed:
+                if queue.healthy_samples >= needed or (self._narrowed and not lags):
                     queue.slow = False
                     self._slow.discard(queue.name)
                     decision = self._about(queue, "slow-subscriber-recovered", "keeps up again", fair)
@@ -464,6 +477,11 @@ class Detector:
                 changed.append((queue.name, decision, limit))
         changed.sort(key=lambda change: change[0])
         return [decision for _, decision, _ in changed], [action for _, _, action in changed]
+
+    def _about_narrowing(self, before: float | None) -> Decision:
+        numbers = {"offered": self.broker.bytes_offered_per_s, "uplink_before": before, "uplink": self._known_uplink}
+        reason = "all subscribers alike get less than they are sent: less is carried than was learned"
+        return Decision("uplink-narrowed", self.edge, reason, {n: v for n, v in numbers.items() if v is not None})
 
     def _about(self, queue: _Followed, kind: str, reason: str, fair: float) -> Decision:
         numbers = {

@@ -95,6 +95,7 @@ class HeadAgent:
         self._migrations.use_remote(self._load.steps)
         self._sessions.use_remote(self._load.candidates)
         self._insights.wild_patterns = lambda: self._load.paths.wild_patterns
+        self._insights.wild_patterns_of = lambda topic: self._load.paths.wild_patterns_of(topic)
         self._operations = Operations(
             context, self._edges, self._neighbours, self._sessions, self._load, self._insights
         )

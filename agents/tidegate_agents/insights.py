@@ -44,6 +44,7 @@ from .machine import Decision, ReplyAddress, Send
 from .placement import EdgeView, ExpectedLoad, Placement, PlacementReason
 from .policy import Policy
 from .registry import EdgeRecord
+from .topic_tree import TopicTree, matching
 
 UPLINK_SPREAD_MAX: Final = 4.0
 """So many times the median of the known uplinks, and no more, an uplink that only an insight knows counts for in a
@@ -86,7 +87,9 @@ class Insights:
     def __init__(self, context: HeadContext) -> None:
         self._context = context
         self.wild_patterns: Callable[[], Sequence[str]] = tuple
-        """The patterns with wildcards in use; whoever follows them sets this."""
+        """The patterns with wildcards in use; whoever follows them sets this, and the next one."""
+        self.wild_patterns_of: Callable[[str], Sequence[str]] = lambda topic: ()
+        """Those of them that match a topic."""
         self._insight: Insight | None = None
         self._count = 0
         """Insights taken and withdrawn so far: tells one in force from the next."""
@@ -265,10 +268,11 @@ class Insights:
                     found[other] = max(coefficient, found.get(other, 0.0))
         strongest = sorted(found, key=lambda topic: (-found[topic], topic))[:PARTNERS_MAX]
         partners = {topic: found[topic] for topic in strongest}
-        for wild in self.wild_patterns() if partners else ():
-            fitting = [found[topic] for topic in strongest if matches(wild, topic)]
-            if fitting and not any(matches(wild, topic) for topic in own):
-                partners[wild] = max(fitting)
+        shared = {wild for topic in own for wild in self.wild_patterns_of(topic)} if partners else set()
+        for topic in strongest:
+            for wild in self.wild_patterns_of(topic):
+                if wild not in shared:
+                    partners[wild] = max(found[topic], partners.get(wild, 0.0))
         return partners
 
     def _sized(self, edges: list[EdgeView]) -> tuple[list[EdgeView], dict[str, float]]:
@@ -345,8 +349,11 @@ class Insights:
         wild = sorted(pattern for pattern in self.wild_patterns() if pattern in record.patterns)[:WILD_MAX]
         for pattern in sorted(self._forecasts.keys() & record.patterns.keys()):
             found += self._expected_of(pattern, [self._forecasts[pattern]])
+        fitting: dict[str, list[RateForecast]] = {pattern: [] for pattern in wild}
+        for topic, pattern in matching(TopicTree(self._forecasts if wild else ()), TopicTree(wild)):
+            fitting[pattern].append(self._forecasts[topic])
         for pattern in wild:
-            found += self._expected_of(pattern, [f for t, f in self._forecasts.items() if matches(pattern, t)])
+            found += self._expected_of(pattern, fitting[pattern])
         return tuple(found[:FORECASTS_MAX])
 
     def _expected_of(self, pattern: str, forecasts: list[RateForecast]) -> list[PatternForecast]:

@@ -9,7 +9,9 @@ it is published. Each source has a path, the time its worst publisher's messages
   published. A pattern without publishers has no path and no side;
 - only changes are told. Everything is told anew now and then, because messages get lost and receivers start anew:
   what a neighbour said is forgotten when it has not been repeated for `KEPT_REFRESHES` of those times;
-- work is done for what changed: a tick without changes looks at every edge and neighbour, not at every pattern.
+- work is done for what changed: a tick without changes looks at every edge and neighbour, not at every pattern;
+- a topic in use and a pattern with wildcards in use that matches it are linked, both ways. A new topic is not compared
+  with every pattern, nor a new pattern with every topic (`topic_tree`): a head has one thread, and many of both.
 
 At most `TOPICS_PER_REPORT_MAX` topics are told to a neighbour; one path stands for all the others. Whoever is told
 such a path takes it for every pattern: longer than necessary rather than too short.
@@ -37,6 +39,7 @@ from .context import HeadContext
 from .machine import Send
 from .rates import smooth
 from .registry import EdgeRecord
+from .topic_tree import TopicTree, matching
 
 HERE: Final = ""
 """The source that stands for this head's own publishers; no head has an empty name."""
@@ -108,10 +111,16 @@ class Paths:
     def __init__(self, context: HeadContext) -> None:
         self._context = context
         self._sources: dict[str, dict[str, int]] = {}
+        self._topics = TopicTree()
+        """Those that have a source."""
         self._neighbours = {name: _Neighbour() for name in sorted(context.routes.offers)}
         self._edges: dict[str, _Edge] = {}
         self._uses: dict[str, int] = {}
         self._wild: dict[str, dict[str, None]] = {}
+        """The patterns with wildcards that are in use, each with the topics it matches."""
+        self._wild_of: dict[str, dict[str, None]] = {}
+        """The other way round; nothing for a topic that none of them matches."""
+        self._wild_tree = TopicTree()
         self._known: dict[str, PatternPath] = {}
         self._dirty: dict[str, None] = {}
         self._other_changed = False
@@ -129,15 +138,16 @@ class Paths:
         if path_us is not None:
             if sources is None:
                 sources = self._sources[topic] = {}
-                for pattern, topics in self._wild.items():
-                    if matches(pattern, topic):
-                        topics[topic] = None
+                self._topics.add(topic)
+                for pattern in self.wild_patterns_of(topic):
+                    self._link(topic, pattern)
             sources[source] = path_us
             return
         assert sources is not None
         del sources[source]
         if not sources:
             del self._sources[topic]
+            self._topics.discard(topic)
             # Its patterns stay linked until the next tick, which has to know whom the end concerns.
 
     def hop_measured(self, neighbour: str, round_trip_s: float) -> None:
@@ -214,6 +224,10 @@ class Paths:
         """The patterns with wildcards that are in use."""
         return tuple(self._wild)
 
+    def wild_patterns_of(self, topic: str) -> list[str]:
+        """Those of them that match a topic, whether or not it is published."""
+        return [pattern for _, pattern in matching(TopicTree([topic]), self._wild_tree)]
+
     def topics_of(self, pattern: str) -> list[str]:
         """The known topics that match, in an order that depends on events only."""
         return [topic for topic in self._topics_of(pattern) if topic in self._sources]
@@ -223,19 +237,34 @@ class Paths:
             return self._wild[pattern]
         if not _is_wild(pattern):
             return (pattern,)
-        return [topic for topic in self._sources if matches(pattern, topic)]
+        return [topic for topic, _ in matching(self._topics, TopicTree([pattern]))]
 
-    def _use(self, pattern: str) -> None:
+    def _use(self, pattern: str, fresh: TopicTree) -> None:
+        """An edge more uses it; if it is the first one, its topics are still to be found, with those of all `fresh`."""
         self._uses[pattern] = self._uses.get(pattern, 0) + 1
         if self._uses[pattern] == 1 and _is_wild(pattern):
-            self._wild[pattern] = {topic: None for topic in self._sources if matches(pattern, topic)}
+            self._wild[pattern] = {}
+            self._wild_tree.add(pattern)
+            fresh.add(pattern)
 
     def _disuse(self, pattern: str) -> None:
         self._uses[pattern] -= 1
         if not self._uses[pattern]:
             del self._uses[pattern]
-            self._wild.pop(pattern, None)
             self._known.pop(pattern, None)
+            self._wild_tree.discard(pattern)
+            for topic in self._wild.pop(pattern, ()):
+                del self._wild_of[topic][pattern]
+                if not self._wild_of[topic]:
+                    del self._wild_of[topic]
+
+    def _link(self, topic: str, pattern: str) -> None:
+        self._wild[pattern][topic] = None
+        self._wild_of.setdefault(topic, {})[pattern] = None
+
+    def _unlink(self, topic: str) -> None:
+        for pattern in self._wild_of.pop(topic, ()):
+            del self._wild[pattern][topic]
 
     def _known_path(self, pattern: str) -> PatternPath:
         # The very object is kept and sent again and again: checking a pattern anew costs more than all the rest.
@@ -258,8 +287,7 @@ class Paths:
                     edge.due[pattern] = None
         for topic in dirty:
             if topic not in self._sources:
-                for topics in self._wild.values():
-                    topics.pop(topic, None)
+                self._unlink(topic)
         for name in sorted(self._edges):
             self._tell_edge(name, self._edges[name])
         for name, entry in self._neighbours.items():
@@ -269,22 +297,22 @@ class Paths:
         if everything:
             return list(self._uses)
         found = {topic: None for topic in dirty if topic in self._uses}
-        if dirty:
-            for pattern, topics in self._wild.items():
-                small, large = (topics, dirty) if len(topics) < len(dirty) else (dirty, topics)
-                if any(topic in large for topic in small):
-                    found[pattern] = None
+        for topic in dirty:
+            found.update(self._wild_of.get(topic, {}))
         return list(found)
 
     def _follow_edges(self) -> None:
         records = self._context.registry.edges
         for name in [name for name in self._edges if name not in records or not records[name].alive]:
             self._forget_edge(name)
+        fresh = TopicTree()
         for name, record in records.items():
             if record.alive:
-                self._follow_edge(name, record)
+                self._follow_edge(name, record, fresh)
+        for topic, pattern in matching(self._topics, fresh):
+            self._link(topic, pattern)
 
-    def _follow_edge(self, name: str, record: EdgeRecord) -> None:
+    def _follow_edge(self, name: str, record: EdgeRecord, fresh: TopicTree) -> None:
         edge = self._edges.get(name)
         if edge is None:
             edge = self._edges[name] = _Edge(refreshed_s=self._context.now)
@@ -295,7 +323,7 @@ class Paths:
         for pattern in [pattern for pattern in record.patterns if pattern not in edge.patterns]:
             edge.patterns.add(pattern)
             edge.due[pattern] = None
-            self._use(pattern)
+            self._use(pattern, fresh)
         for pattern in sorted(edge.patterns - record.patterns.keys()):
             edge.patterns.discard(pattern)
             edge.due.pop(pattern, None)
@@ -390,6 +418,12 @@ class Paths:
         for pattern, topics in self._wild.items():
             found = {topic for topic in self._sources if matches(pattern, topic)}
             assert found <= topics.keys() <= found | self._dirty.keys(), f"the topics of {pattern}"
+        links = {(topic, pattern) for pattern, topics in self._wild.items() for topic in topics}
+        assert links == {(topic, pattern) for topic, patterns in self._wild_of.items() for pattern in patterns}
+        assert all(self._wild_of.values()), "a topic without patterns"
+        for tree, texts in ((self._topics, self._sources), (self._wild_tree, self._wild)):
+            tree.validate()
+            assert set(tree) == texts.keys()
         for topic, sources in self._sources.items():
             assert sources, f"{topic} has no source"
             for source in sources:

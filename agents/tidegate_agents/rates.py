@@ -78,7 +78,8 @@ class LearnedCapacity:
     there was to do. So the highest drain rate seen *while a backlog existed* counts, and nothing is known
     before the first backlog, which is harmless: until then the capacity was enough. What was learned is a lower
     bound, so that a higher drain corrects it whether or not anything waits. Feed it smoothed rates, or one
-    irregular sample would be believed for ever.
+    irregular sample would be believed for ever. A lower drain says nothing by itself: whoever has other evidence that
+    the capacity has become smaller (`narrowing`) says so.
     """
 
     per_s: float | None = None
@@ -88,6 +89,10 @@ class LearnedCapacity:
         if drain_per_s <= (self.per_s or 0.0) or (self.per_s is None and not backlog):
             return self
         return LearnedCapacity(drain_per_s)
+
+    def narrowed(self, drain_per_s: float) -> LearnedCapacity:
+        """What is known once it is certain that no more than this is carried any longer."""
+        return self if self.per_s is None else LearnedCapacity(min(drain_per_s, self.per_s))
 
     def or_configured(self, configured: float | None) -> float | None:
         """The capacity to reckon with: what an operator configured goes before what was learned."""

@@ -26,7 +26,9 @@ TOPIC_BYTES_MAX: Final = 160
 
 ONE_WORD: Final = "*"
 ANY_WORDS: Final = "#"
-COMPILED_PATTERNS_MAX: Final = 4_096
+COMPILED_PATTERNS_MAX: Final = 65_536
+"""More than a head has to compare with one another in turn, about half a kilobyte each: with fewer than there are, each
+would be forgotten right before it is needed again."""
 
 # Control characters, and halves of surrogate pairs, which UTF-8 can't carry.
 _FORBIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cs"})

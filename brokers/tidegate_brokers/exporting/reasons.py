@@ -30,6 +30,7 @@ KINDS: Final = frozenset({
     "session-candidates", "session-empty", "session-ended", "session-failed", "session-last-resort", "session-left",
     "session-not-started", "session-plan", "session-planned", "session-refused", "session-remote", "session-requested",
     "session-waits", "slow-subscriber", "slow-subscriber-recovered", "stabilized", "undrain",
+    "uplink-narrowed",
 })
 # fmt: on
 

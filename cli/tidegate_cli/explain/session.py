@@ -70,6 +70,7 @@ LABELS: Final = {
     "removal": "removed",
     "slow-subscriber": "too slow",
     "slow-subscriber-recovered": "keeps up again",
+    "uplink-narrowed": "carries less than it did",
     "infeasible-deadline": "can't be met",
     "feasible-deadline": "can be met again",
     "flooding-publisher": "floods",

@@ -325,6 +325,109 @@ def test_a_capacity_that_nobody_configured_is_learned_from_a_backlog_of_all() ->
     assert driver.decisions("session-requested")
 
 
+# An uplink that becomes narrower
+
+WIDE = 20 * 50 * 1_000.0
+"""What twenty subscribers that get fifty messages of a kilobyte per second need."""
+
+
+def learned_wide(*, patterns: int = 20, capacity: Capacity | None = None) -> tuple[EdgeDriver, list[Flow]]:
+    """Twenty subscribers that once had a backlog, at `WIDE`, and have none now."""
+    names = [f"s{n:02d}" for n in range(20)]
+    flows = [Flow(name, f"t{n % patterns}", 1_000, 0.0) for n, name in enumerate(names)]
+    driver = EdgeDriver("e", [subscription(n, f.pattern) for n, f in zip(names, flows, strict=True)], capacity)
+    for second in range(30):
+        driver.sample([flow.sampled(52 if second < 5 else 15, 50) for flow in flows])
+    assert not any(flow.depth for flow in flows)
+    assert not driver.decisions("session-requested"), "a small one"
+    assert known_uplink(driver) == pytest.approx((capacity and capacity.uplink_bytes_per_s) or WIDE)
+    return driver, flows
+
+
+def known_uplink(driver: EdgeDriver) -> float | None:
+    return driver.agent.detector.broker.capacity.uplink_bytes_per_s
+
+
+def run(driver: EdgeDriver, flows: list[Flow], arriving: float, able: list[float], seconds: int = 40) -> None:
+    for _ in range(seconds):
+        driver.peer("other")
+        driver.sample([flow.sampled(arriving, most) for flow, most in zip(flows, able, strict=True)])
+
+
+def test_an_uplink_that_carries_much_less_than_was_learned_is_learned_anew_and_asks_for_help() -> None:
+    driver, flows = learned_wide()
+    run(driver, flows, 25, [20.0] * 20)
+    assert known_uplink(driver) == pytest.approx(0.4 * WIDE, rel=0.02)
+    assert driver.agent.detector.uplink_limits
+    assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
+    assert driver.decisions("session-requested")
+    assert not driver.decisions("slow-subscriber"), "the uplink is narrow: nobody is slow"
+    (decision,) = driver.decisions("uplink-narrowed")
+    assert decision.numbers["uplink_before"] == pytest.approx(WIDE)
+    assert decision.numbers["uplink"] == pytest.approx(0.4 * WIDE, rel=0.02)
+
+
+def test_whoever_was_called_slow_before_it_was_known_that_the_uplink_is_narrow_is_judged_again() -> None:
+    driver, flows = learned_wide()
+    run(driver, flows, 25, [10.0] * 5 + [50.0] * 15)
+    assert len(driver.agent.detector.slow) == 5
+    assert known_uplink(driver) == pytest.approx(WIDE)
+    run(driver, flows, 25, [10.0] * 20)
+    assert not driver.agent.detector.slow
+    assert known_uplink(driver) == pytest.approx(0.2 * WIDE, rel=0.02)
+    lifted = {action.subscriber for action in of(driver.done, LimitOutput) if action.messages_max is None}
+    assert lifted == {f"s{n:02d}" for n in range(5)}
+
+
+def test_an_uplink_that_was_narrow_is_as_wide_as_what_it_carries_then() -> None:
+    driver, flows = learned_wide()
+    run(driver, flows, 25, [20.0] * 20, 10)
+    run(driver, flows, 25, [45.0] * 20, 10)
+    assert (known_uplink(driver) or 0.0) >= 0.8 * WIDE
+
+
+def test_a_configured_capacity_does_not_fall_by_what_is_seen() -> None:
+    driver, flows = learned_wide(capacity=Capacity(uplink_bytes_per_s=WIDE))
+    run(driver, flows, 25, [20.0] * 20)
+    assert known_uplink(driver) == WIDE
+    assert not driver.decisions("uplink-narrowed")
+
+
+@pytest.mark.parametrize(
+    ("able", "patterns"),
+    [
+        pytest.param([20.0] * 3 + [50.0] * 17, 20, id="a few are slow"),
+        pytest.param([20.0] * 17 + [50.0] * 3, 20, id="most are slow, but not all"),
+        pytest.param([1.0 + n for n in range(20)], 20, id="all are slow, each in its own way"),
+        pytest.param([20.0] * 20, 1, id="all copies of one program are slow"),
+        pytest.param([20.0] * 20, 2, id="all copies of two programs are slow"),
+    ],
+)
+def test_slow_subscribers_do_not_teach_that_the_uplink_is_narrow(able: list[float], patterns: int) -> None:
+    driver, flows = learned_wide(patterns=patterns)
+    run(driver, flows, 25, able)
+    assert known_uplink(driver) == pytest.approx(WIDE)
+    assert driver.agent.detector.slow == {flow.name for flow, most in zip(flows, able, strict=True) if most < 25}, (
+        "they are found all the same"
+    )
+    assert not driver.decisions("session-requested")
+
+
+def test_a_single_subscriber_that_is_slow_does_not_teach_that_the_uplink_is_narrow() -> None:
+    """It makes nearly all of the traffic; that the others, with hardly any, are as slow is chance."""
+    driver, flows = learned_wide()
+    big, others = flows[0], flows[1:]
+    for _ in range(40):
+        driver.sample([big.sampled(400, 160), *[flow.sampled(1.25, 0.5) for flow in others]])
+    assert known_uplink(driver) == pytest.approx(WIDE)
+
+
+def test_an_uplink_that_is_cut_teaches_nothing() -> None:
+    driver, flows = learned_wide()
+    run(driver, flows, 25, [0.0] * 20)
+    assert known_uplink(driver) == pytest.approx(WIDE)
+
+
 # Infeasible deadlines
 
 

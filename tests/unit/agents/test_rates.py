@@ -53,6 +53,13 @@ def test_capacity_is_learned_only_while_something_waits_and_corrected_by_whateve
     assert LearnedCapacity().seen(0, backlog=True).per_s is None
 
 
+def test_a_capacity_falls_only_where_somebody_says_so_and_never_rises_by_it() -> None:
+    assert LearnedCapacity(500).narrowed(200).per_s == 200
+    assert LearnedCapacity(500).narrowed(900).per_s == 500
+    assert LearnedCapacity().narrowed(200).per_s is None, "where nothing is known nothing has fallen"
+    assert LearnedCapacity(500).narrowed(200).seen(300, backlog=False).per_s == 300
+
+
 def test_what_is_configured_goes_before_what_was_learned() -> None:
     assert LearnedCapacity(500).or_configured(800) == 800
     assert LearnedCapacity(500).or_configured(None) == 500
