@@ -26,7 +26,6 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from .parts import (
-    RATE_MAX,
     Capacity,
     LoadState,
     Message,
@@ -42,6 +41,7 @@ from .parts import (
     Text,
     Topic,
     Url,
+    Value,
 )
 
 CANDIDATES_MAX: Final = 64
@@ -54,7 +54,6 @@ HEADS_MAX: Final = 256
 GUESTS_MAX: Final = 100
 """Clients named in one message to the head they came from."""
 
-Value = Annotated[float, Field(ge=-RATE_MAX, le=RATE_MAX)]
 Id = Annotated[str, Field(min_length=1, max_length=120)]
 
 

@@ -44,6 +44,7 @@ Url = Annotated[str, Field(min_length=1, max_length=500)]
 DeadlineUs = Annotated[int, Field(gt=0, le=DEADLINE_US_MAX)]
 Number = Annotated[int, Field(ge=0, le=1_000_000)]
 Rate = Annotated[float, Field(ge=0, le=RATE_MAX)]
+Value = Annotated[float, Field(ge=-RATE_MAX, le=RATE_MAX)]
 Micros = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Period = Annotated[float, Field(gt=0, le=PERIOD_S_MAX)]
 
