@@ -93,6 +93,29 @@ def test_table_numbers_and_figure(tmp_path: Path) -> None:
     assert draw_comparison(comparison, tmp_path / "x" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_who_settles_only_where_it_is_easy_is_not_called_fast() -> None:
+    rows = [row(OTHER, workload=number, settled_s=at_s) for number, at_s in enumerate((31.0, None, None))]
+    rows += [row(AWARE, workload=number, settled_s=at_s) for number, at_s in enumerate((31.0, 50.0, None))]
+    aware, other = Comparison(tuple(rows), "instant", 90.0, 1.0).summaries
+    assert (other.settled, other.settle_s, other.settle_all_s) == (1, 1.0, None)
+    assert (aware.settled, aware.settle_s, aware.settle_all_s) == (2, 10.5, 20.0)
+
+
+def test_less_published_than_asked_for_is_remarked() -> None:
+    rows = (row(AWARE, asked=1000, published=1000), row(OTHER, workload=3, asked=1000, published=700))
+    comparison = Comparison(rows, "instant", 90.0, 1.0)
+    (remark,) = comparison.remarks
+    assert "workload 3" in remark
+    assert "70%" in remark
+    assert remark in as_markdown(comparison)
+    assert as_json(comparison)["remarks"] == [remark]
+
+
+def test_a_comparison_without_a_burst_is_refused() -> None:
+    with pytest.raises(ValueError, match="use a duration above 30"):
+        cases(1, duration_s=20.0)
+
+
 @pytest.mark.parametrize(("seeds", "jobs"), [(-1, 1), (10_000, 1), (0, 0), (0, 1_000)])
 def test_impossible_comparisons_are_refused(seeds: int, jobs: int) -> None:
     with pytest.raises(ValueError, match="not between"):

@@ -12,7 +12,9 @@ from tests.support import ews as paper
 from tidegate_agents.threshold import ThresholdKind
 from tidegate_simulator.experiments import ews
 from tidegate_simulator.experiments.ews import EwsOptions
+from tidegate_simulator.experiments.figures import in_danger
 from tidegate_simulator.experiments.files import write_run
+from tidegate_simulator.experiments.recorder import Recorder, SampleRow, TopicRow
 from tidegate_simulator.experiments.result import requested_sessions
 from tidegate_simulator.experiments.run import EwsRun, run_ews
 
@@ -64,6 +66,42 @@ def test_the_papers_run() -> None:
     assert result.late == 0
     assert result.unnecessary_sessions == 0
     assert result.control_overhead <= 0.005
+    assert result.backlogged
+    assert result.published == result.asked == pytest.approx(234_000, abs=10)
+    assert result.valid
+
+
+def test_a_burst_too_large_for_the_head_is_not_what_was_asked_for() -> None:
+    """The head carries 20 Mbps in: a fifteenfold burst of seven topics asks for more than twice that."""
+    result = run_ews(EwsOptions(policy="none", burst_factor=15.0, burst_at_s=1.0, duration_s=8.0)).result
+    assert result.published < 0.9 * result.asked
+    assert not result.valid
+    assert "use a lower burst factor" in result.invalid_because[0]
+
+
+def test_progress_goes_on_while_what_waits_is_drained() -> None:
+    steps: list[tuple[int, int]] = []
+    options = EwsOptions(duration_s=4.0, burst_at_s=2.0, scale=0.05)
+    run_ews(options, progress=lambda *step: steps.append(step))
+    assert steps[-1] == (64, 64)
+    assert any(4 < done < 64 for done, _ in steps)
+
+
+def test_the_figure_is_of_the_topic_in_danger_on_the_edge_where_it_was() -> None:
+    assert in_danger(run_of("peer-wd").recorder, ews.BURST_S) == ("t8", "b1")
+    recorder = Recorder()
+    for at_s in (29.0, 31.0, 32.0):
+        # b1 looks at whole seconds, the others a quarter later: whoever looks last is not meant.
+        recorder.samples.append(
+            SampleRow(at_s, "b1", 0.9, {"t8": TopicRow(1.0, 40.0, 1), "t3": TopicRow(39.0, 40.0, 2)})
+        )
+        recorder.samples.append(SampleRow(at_s + 0.25, "b0", 1.1, {"t8": TopicRow(44.0, 40.0, 6)}))
+    assert in_danger(recorder, 30.0) == ("t8", "b0")
+    # A threshold in the middle of a step does not count.
+    recorder.samples.append(SampleRow(33.0, "b1", 0.9, {"t3": TopicRow(39.0, -90.0, 2)}))
+    recorder.samples.append(SampleRow(34.0, "b1", 0.9, {"t3": TopicRow(3.0, 90.0, 2)}))
+    assert in_danger(recorder, 30.0) == ("t8", "b0")
+    assert in_danger(recorder, 60.0) is None
 
 
 def test_it_was_topic_8_that_was_in_danger() -> None:
@@ -142,6 +180,7 @@ def test_the_table_is_the_papers() -> None:
 
 def test_everything_is_written_down(tmp_path: Path) -> None:
     run = run_of("peer-wd")
+    assert "peer-wd, paper threshold, instant control, the papers' workload" in run.result.description
     files = {path.name: path for path in write_run(run, tmp_path / "new" / "folder")}
     assert files.keys() == {
         "result.json",
@@ -168,6 +207,8 @@ def test_everything_is_written_down(tmp_path: Path) -> None:
         ({"burst_factor": 0.5}, "burst factor"),
         ({"duration_s": 0.0}, "duration"),
         ({"scale": 0.0}, "scale"),
+        ({"duration_s": 30.0}, "the burst would come at 30 s"),
+        ({"burst_at_s": 90.0}, "use a duration above 90"),
     ],
 )
 def test_impossible_options_are_named(wrong: dict[str, object], told: str) -> None:

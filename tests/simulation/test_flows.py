@@ -298,13 +298,21 @@ def test_an_impossible_size_is_named(options: dict[str, Any], problem: str) -> N
         ScaleOptions(**options)
 
 
+def test_sessions_before_the_burst_do_not_count_as_balancing_it() -> None:
+    """At this size two sessions come before the burst, and none in the two seconds after it."""
+    result = run_scale(ScaleOptions(edges=10, subscriptions_per_edge=20, duration_s=62.0))
+    assert result.sessions > 0
+    assert result.sessions_after_burst == 0
+    assert result.balanced_s is None
+
+
 def test_a_size_is_measured() -> None:
     seen: list[tuple[str, int, int]] = []
     result = run_scale(
         ScaleOptions(edges=10, subscriptions_per_edge=20, duration_s=120.0), lambda *step: seen.append(step)
     )
     assert (result.edges, result.clusters, result.subscriptions) == (10, 1, 200)
-    assert result.sessions > 0
+    assert result.sessions >= result.sessions_after_burst > 0
     assert result.migrations > 0
     assert result.balanced_s is not None
     assert result.settling_s is not None

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import click
-from rich.table import Table
 
 from tidegate_agents.policies import POLICIES
 from tidegate_agents.threshold import ThresholdKind
+from tidegate_protocol.names import TELEMETRY_FILE
 from tidegate_simulator.experiments import ews
-from tidegate_simulator.experiments.compare import CONTESTANTS, JOBS_MAX, SEEDS_MAX, Comparison, cases, cells
+from tidegate_simulator.experiments.compare import BURST_FACTORS, CONTESTANTS, JOBS_MAX, SEEDS_MAX, cases
 from tidegate_simulator.experiments.compare import as_json as comparison_json
 from tidegate_simulator.experiments.compare import compare as run_comparison
 from tidegate_simulator.experiments.figures import check_available
-from tidegate_simulator.experiments.files import write_comparison, write_run
-from tidegate_simulator.experiments.result import EwsResult
+from tidegate_simulator.experiments.files import COMPARISON_FILES, RUN_FILES, write_comparison, write_run
 from tidegate_simulator.experiments.run import EwsRun, run_ews
 
-from ..console import Report, err, json_option, out, print_json, progress
+from ..console import Report, err, json_option, print_json
 from ..console import run as run_async
 from ..exit_codes import ExitCode
+from ..experiment_files import prepare, progress_besides, show_files, usage_errors, writing
+from ..experiment_text import show_comparison, show_run
 from .scale import scale_command
 
 LIVE_SCALE: Final = 0.25
@@ -35,14 +33,15 @@ _SCALES: Final = {"sim": 1.0, "rabbitmq": LIVE_SCALE}
 _THRESHOLDS: Final = {"sim": ThresholdKind.PAPER, "rabbitmq": ThresholdKind.PROJECTED}
 _SEED_MAX: Final = (1 << 63) - 1
 _CLIENTS_MAX: Final = 10_000
-_MOVES_SHOWN_MAX: Final = 12
-
-_out_option = click.option(
-    "--out",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write samples, decisions, telemetry and figures into this folder.",
+_LIVE_FILES: Final = ("deliveries.csv", "sessions.jsonl", "harness.json")
+"""What `live.files` writes; named here because that is loaded only when it is used."""
+_SEEDS: Final = 5
+_RUNS: Final = (_SEEDS + 1) * len(BURST_FACTORS) * len(CONTESTANTS)
+_SCALE_HELP: Final = (
+    "Rates and bandwidths together times this. From 0.2 on the same course with fewer messages; at 0.1 sessions begin "
+    "and the backlog goes sooner, at 0.05 topics are placed elsewhere."
 )
+_folder = click.Path(file_okay=False, path_type=Path)
 _CONTROLS: Final = ("instant", "realistic")
 _control_option = click.option(
     "--control",
@@ -57,14 +56,15 @@ _duration_option = click.option(
     default=ews.DURATION_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long publishers publish, in virtual time where it is simulated.",
+    help="How long publishers publish, in virtual time where it is simulated. More than when the burst comes, at "
+    f"{ews.BURST_S:g} s unless told otherwise.",
 )
 _scale_option = click.option(
     "--scale",
     type=click.FloatRange(ews.SCALE_MIN, ews.SCALE_MAX),
     default=1.0,
     show_default=True,
-    help="Rates and bandwidths together times this: the same course with fewer messages.",
+    help=_SCALE_HELP,
 )
 
 
@@ -91,7 +91,14 @@ command.add_command(scale_command)
     show_default=True,
     help="How subscribers are placed and moved.",
 )
-@click.option("--seed", type=click.IntRange(0, _SEED_MAX), default=0, show_default=True, help="Decides what is random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, _SEED_MAX),
+    default=0,
+    show_default=True,
+    help="Decides what is random: the workload with --random, what --policy random does, and what happens a "
+    "little sooner or later with --control realistic. Without any of these every seed gives the same run.",
+)
 @click.option("--random", is_flag=True, help="Draw the workload from the papers' ranges, by seed.")
 @click.option(
     "--burst-factor",
@@ -123,8 +130,7 @@ command.add_command(scale_command)
 @click.option(
     "--scale",
     type=click.FloatRange(ews.SCALE_MIN, ews.SCALE_MAX),
-    help="Rates and bandwidths together times this: the same course with fewer messages. Default: 1 on sim, "
-    f"{LIVE_SCALE:g} on rabbitmq.",
+    help=f"{_SCALE_HELP} Default: 1 on sim, {LIVE_SCALE:g} on rabbitmq.",
 )
 @click.option(
     "--sdk",
@@ -148,7 +154,12 @@ command.add_command(scale_command)
 )
 @click.option("--persistent", is_flag=True, help="Publish messages that outlive a restart of RabbitMQ (rabbitmq).")
 @json_option
-@_out_option
+@click.option(
+    "--out",
+    "folder",
+    type=_folder,
+    help="Write result, samples, decisions, telemetry and figures into this folder.",
+)
 def ews_burst(
     backend: str,
     policy: str,
@@ -167,17 +178,22 @@ def ews_burst(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """A burst in an early-warning network: one head, four edges, fifteen topics, seven of which double at 30 s.
+    """A burst in an early-warning network.
 
-    Exits with 1 if a message was lost, doubled or delivered out of order; lateness is what is measured. On rabbitmq it
-    exits with 75 if the machine or the load generator was the bottleneck, so that the numbers say nothing.
+    One head, four edges, fifteen topics, seven of which double at 30 s.
+
+    Exits with 1 if a message was lost, doubled or delivered out of order; lateness is what is measured. Exits with 75
+    if the numbers are not those of what was asked for: simulated, if less than 99 % of the messages could be published
+    because the head's link was full; on rabbitmq, if the machine or the load generator was the bottleneck.
     """
     live = backend == "rabbitmq"
     if live and control == "instant":
         raise click.UsageError("--control instant needs --backend sim: real control messages take time")
     if not live and (persistent or sdk != "0"):
-        raise click.UsageError("--sdk and --persistent need --backend rabbitmq: nobody is simulated twice")
-    with _usage_errors():
+        raise click.UsageError(
+            "--sdk and --persistent need --backend rabbitmq: the simulator has neither the SDK nor restarts"
+        )
+    with usage_errors():
         options = ews.EwsOptions(
             policy=policy,
             seed=seed,
@@ -191,8 +207,8 @@ def ews_burst(
             correlated=correlated_burst,
             insight=insight,
         )
-    _prepare(folder)
-    with progress(quiet=as_json) as report:
+    _prepare(folder, (*RUN_FILES, *_LIVE_FILES, TELEMETRY_FILE) if live else (*RUN_FILES, TELEMETRY_FILE))
+    with progress_besides(as_json) as report:
         if live:
             run, files = _run_live(options, folder, report, persistent=persistent, sdk=_sdk_count(sdk))
         else:
@@ -200,31 +216,47 @@ def ews_burst(
     if as_json:
         print_json(run.result.as_json())
     else:
-        _show_run(run)
-        _show_files(files)
+        show_run(run.result)
+        show_files(files)
     for reason in run.result.invalid_because:
-        err().print(f"not valid: {reason}", style="red")
+        err().print(f"not valid: {reason}", style="red", markup=False)
     if run.result.lost or run.result.duplicates or run.result.out_of_order:
         sys.exit(ExitCode.FAILED)
     if not run.result.valid:
         sys.exit(ExitCode.INVALID_RUN)
 
 
-@command.command("compare")
+@command.command(
+    "compare",
+    help=f"""All policies on the same input.
+
+    On the papers' workload and random ones, at burst factors {", ".join(f"{factor:g}" for factor in BURST_FACTORS)}:
+    by default {_RUNS} runs, which take about half an hour of one core (with --scale 0.2 a fifth of it).
+
+    Exits with 1 if the deadline-aware policy was late where another was not, or moved what it need not have moved, or
+    if a message was lost, doubled or delivered out of order.
+    """,
+)
 @click.argument("name", type=click.Choice([ews.NAME]))
 @click.option(
     "--seeds",
     type=click.IntRange(0, SEEDS_MAX),
-    default=5,
+    default=_SEEDS,
     show_default=True,
-    help="How many random workloads, besides the papers' own.",
+    help="How many random workloads, besides the papers' own. Each takes "
+    f"{len(BURST_FACTORS) * len(CONTESTANTS)} runs.",
 )
 @click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes to use.")
 @_control_option
 @_duration_option
 @_scale_option
 @json_option
-@_out_option
+@click.option(
+    "--out",
+    "folder",
+    type=_folder,
+    help="Write comparison.json, comparison.md and comparison.png into this folder.",
+)
 def compare(
     name: str,
     seeds: int,
@@ -235,28 +267,27 @@ def compare(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """All policies on the same input, at several burst factors, on the papers' workload and random ones.
-
-    Exits with 1 if the deadline-aware policy was late where another was not, or moved what it need not have moved.
-    """
-    with _usage_errors():
+    """What it says of itself is above, with its numbers."""
+    with usage_errors():
         wanted = cases(seeds, instant=control == "instant", duration_s=duration, scale=scale)
-    _prepare(folder)
-    with progress(quiet=as_json) as report:
+    _prepare(folder, COMPARISON_FILES)
+    with progress_besides(as_json) as report:
+        report("runs", 0, len(wanted))
         comparison = run_comparison(wanted, jobs=jobs, progress=lambda done, total: report("runs", done, total))
-    files = write_comparison(comparison, folder) if folder is not None else ()
+    with writing():
+        files = write_comparison(comparison, folder) if folder is not None else ()
     if as_json:
         print_json(comparison_json(comparison))
     else:
-        _show_comparison(comparison)
-        _show_files(files)
+        show_comparison(comparison)
+        show_files(files)
     if comparison.claims_broken:
         sys.exit(ExitCode.FAILED)
 
 
 def _run_simulated(options: ews.EwsOptions, folder: Path | None, report: Report) -> tuple[EwsRun, tuple[Path, ...]]:
     def progress_of(done: int, total: int) -> None:
-        report("virtual seconds", done, total)
+        report("virtual seconds, draining included", done, total)
 
     if folder is None:
         return run_ews(options, progress=progress_of), ()
@@ -264,7 +295,8 @@ def _run_simulated(options: ews.EwsOptions, folder: Path | None, report: Report)
 
     telemetry = SimulatedTelemetry(ended_us=time.time_ns() // 1_000)
     run = run_ews(options, progress=progress_of, besides=(telemetry,))
-    return run, (*write_run(run, folder), write_telemetry(telemetry.records(), folder))
+    with writing():
+        return run, (*write_run(run, folder), write_telemetry(telemetry.records(), folder))
 
 
 def _run_live(
@@ -279,9 +311,16 @@ def _run_live(
     live = run_async(run_live(options, progress=report, persistent=persistent, sdk=sdk, telemetry=wanted))
     if folder is None:
         return live.run, ()
-    files = write_run(live.run, folder)
-    files += write_live(live.course, live.run.recorder, live.run.result, folder)
-    return live.run, (*files, write_telemetry(live_records(live.course, live.telemetry), folder))
+    with writing():
+        files = write_run(live.run, folder)
+        files += write_live(live.course, live.run.recorder, live.run.result, folder)
+        return live.run, (*files, write_telemetry(live_records(live.course, live.telemetry), folder))
+
+
+def _prepare(folder: Path | None, names: tuple[str, ...]) -> None:
+    if folder is not None:
+        check_available()
+    prepare(folder, names)
 
 
 def _sdk_count(text: str) -> int:
@@ -290,86 +329,3 @@ def _sdk_count(text: str) -> int:
     if not text.isdecimal():
         raise click.BadParameter("is neither a number nor 'all'", param_hint="--sdk")
     return min(int(text), _CLIENTS_MAX)
-
-
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    """What an experiment refuses to be was asked for on the command line (`nan` passes every range)."""
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _prepare(folder: Path | None) -> None:
-    """Find out before a long run, not after it, that nothing can be written."""
-    if folder is None:
-        return
-    check_available()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(f"can't make the folder: {error.strerror}", param_hint="--out") from error
-    if not os.access(folder, os.W_OK):
-        raise click.BadParameter(f"{folder} is not writable", param_hint="--out")
-
-
-def _show_run(run: EwsRun) -> None:
-    result = run.result
-    console = out()
-    table = Table(title=f"{ews.NAME}, policy {result.policy}", title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for label, value in _lines(result):
-        table.add_row(label, value)
-    console.print(table)
-    for edge, topics in result.placement.items():
-        console.print(f"{edge} held topics {', '.join(map(str, topics)) or 'none'} before the burst")
-    for move in result.moves[:_MOVES_SHOWN_MAX]:
-        console.print(
-            f"at {move.at_s:.1f} s topic {move.topic} ({move.subscribers} subscribers) "
-            f"moved from {move.source} to {move.target}"
-        )
-    if len(result.moves) > _MOVES_SHOWN_MAX:
-        console.print(f"… and {len(result.moves) - _MOVES_SHOWN_MAX} more moves")
-
-
-def _lines(result: EwsResult) -> list[tuple[str, str]]:
-    def at(seconds: float | None) -> str:
-        return "never" if seconds is None else f"at {seconds:.1f} s"
-
-    return [
-        ("deliveries", f"{result.deliveries:,}"),
-        ("late", f"{result.late:,} ({result.late_fraction:.2%})"),
-        ("first late", at(result.first_late_s)),
-        ("lost, doubled, out of order", f"{result.lost}, {result.duplicates}, {result.out_of_order}"),
-        ("sessions (after the burst)", f"{result.sessions} ({result.sessions_after_burst})"),
-        ("of these unnecessary", f"{result.unnecessary_sessions} ({result.unnecessary_after_burst})"),
-        ("first session", at(result.first_session_s)),
-        ("subscriptions moved", str(result.migrations)),
-        ("backlog cleared", at(result.backlog_cleared_s)),
-        ("control messages", f"{result.control_messages:,} ({result.control_overhead:.2%} of all)"),
-        ("wall time", f"{result.wall_s:.1f} s"),
-        *[(name.replace("_", " "), f"{value:g}") for name, value in result.harness.items()],
-    ]
-
-
-def _show_comparison(comparison: Comparison) -> None:
-    console = out()
-    table = Table(title=f"{ews.NAME}, {comparison.control} control", title_justify="left")
-    for heading in ("burst", "policy"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("late", "deadlines kept", "sessions", "unnecessary", "migrations", "settled after"):
-        table.add_column(heading, justify="right")
-    for position, summary in enumerate(comparison.summaries, start=1):
-        table.add_row(*cells(summary), end_section=position % len(CONTESTANTS) == 0)
-    console.print(table)
-    for problem in comparison.claims_broken:
-        err().print(problem, style="red")
-    if not comparison.claims_broken:
-        console.print("Wherever some policy kept all deadlines, peer-wd did, and it started no session without need.")
-
-
-def _show_files(files: tuple[Path, ...]) -> None:
-    for file in files:
-        out().print(f"wrote {file}", soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,9 @@ from tidegate_simulator.flows.scale import (
     run_scale,
 )
 
-from ..console import err, json_option, out, print_json, progress
+from ..console import json_option, out, print_json
 from ..exit_codes import ExitCode
+from ..experiment_files import prepare, progress_besides, show_files, usage_errors, writing
 from ..numbers import WholeNumbers
 
 _DURATION_S_MAX: Final = 24 * 3600.0
@@ -30,17 +31,20 @@ _SEED_MAX: Final = (1 << 63) - 1
 _HEADINGS: Final = (
     "edges",
     "subscriptions",
-    "agents per s",
-    "control/s per edge",
+    "agents, per simulated second",
+    "control messages/s per edge",
     "sessions",
     "moved",
-    "balanced",
-    "drained",
+    "balanced after",
+    "backlog gone after",
     "late",
-    "CPU",
+    "processor",
     "wall",
     "memory",
 )
+_FRAME: Final = 3
+"""What a table adds to the width of a column."""
+_FILES: Final = ("scale.json", "scale.md")
 
 
 @click.command("scale")
@@ -56,6 +60,7 @@ _HEADINGS: Final = (
     type=click.IntRange(TOPICS_PER_EDGE, SUBSCRIPTIONS_PER_EDGE_MAX),
     default=1_000,
     show_default=True,
+    help=f"How many subscriptions each edge has, on average, to its {TOPICS_PER_EDGE} topics.",
 )
 @click.option(
     "--duration",
@@ -81,29 +86,28 @@ def scale_command(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """Thousands of edges with flows as rates: agent time, control messages and settling time against the size.
+    """What balancing costs with thousands of edges.
 
-    Clusters of ten edges, one burst in every tenth cluster. Exits with 1 if an edge that was left alone because nothing
-    changed turns out to have had something to say.
+    Flows are rates here, not messages. Told for each size: the time of all agents, control messages, and how long it
+    takes until load is balanced and backlogs are gone. Clusters of ten edges, one burst in every tenth cluster. Exits
+    with 1 if an edge that was left alone because nothing changed turns out to have had something to say.
     """
-    sizes = [
-        ScaleOptions(number, subscriptions_per_edge, duration_s=duration, seed=seed) for number in sorted(set(edges))
-    ]
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    with usage_errors():
+        sizes = [
+            ScaleOptions(number, subscriptions_per_edge, duration_s=duration, seed=seed)
+            for number in sorted(set(edges))
+        ]
+    prepare(folder, _FILES)
     results: list[ScaleResult] = []
-    with progress(quiet=as_json) as report:
+    with progress_besides(as_json) as report:
         results.extend(run_scale(options, report) for options in sizes)
     answer = _as_json(results, subscriptions_per_edge, seed)
-    if folder is not None:
-        (folder / "scale.json").write_text(json.dumps(answer, indent=2) + "\n")
-        (folder / "scale.md").write_text(markdown(results))
+    files = _write(folder, answer, results) if folder is not None else ()
     if as_json:
         print_json(answer)
     else:
         _show(results)
-        if folder is not None:
-            err().print(f"wrote {folder / 'scale.json'} and {folder / 'scale.md'}")
+        show_files(files)
     if any(result.heartbeats_differing for result in results):
         sys.exit(ExitCode.FAILED)
 
@@ -119,8 +123,6 @@ def _as_json(results: Sequence[ScaleResult], subscriptions_per_edge: int, seed: 
 
 
 def _row(result: ScaleResult) -> tuple[str, ...]:
-    balanced = "-" if result.balanced_s is None else f"{result.balanced_s:.0f} s"
-    settled = "-" if result.settling_s is None else f"{result.settling_s:.0f} s"
     return (
         f"{result.edges:,}",
         f"{result.subscriptions:,}",
@@ -128,13 +130,27 @@ def _row(result: ScaleResult) -> tuple[str, ...]:
         f"{result.control_messages_per_edge_per_s:.2f}",
         f"{result.sessions:,}",
         f"{result.migrations:,}",
-        balanced,
-        settled,
+        _balanced(result),
+        "-" if result.settling_s is None else f"{result.settling_s:.0f} s",
         f"{result.late:,}",
         f"{result.cpu_s:.0f} s",
         f"{result.wall_s:.0f} s",
         f"{result.peak_memory_mb / 1000:.2f} GB",
     )
+
+
+def _balanced(result: ScaleResult) -> str:
+    if result.balanced_s is not None:
+        return f"{result.balanced_s:.0f} s"
+    return "not by the end" if result.sessions_after_burst else "no session"
+
+
+def _write(folder: Path, answer: dict[str, Any], results: Sequence[ScaleResult]) -> tuple[Path, ...]:
+    numbers, table = (folder / name for name in _FILES)
+    with writing():
+        numbers.write_text(json.dumps(answer, indent=2) + "\n")
+        table.write_text(markdown(results))
+    return numbers, table
 
 
 def markdown(results: Sequence[ScaleResult]) -> str:
@@ -144,11 +160,30 @@ def markdown(results: Sequence[ScaleResult]) -> str:
 
 
 def _show(results: Sequence[ScaleResult]) -> None:
-    simulated_s = results[0].simulated_s
-    title = f"{simulated_s:g} simulated seconds, a burst in every tenth cluster"
-    table = Table(title=title, title_justify="left")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right")
-    for result in results:
-        table.add_row(*_row(result))
-    out().print(table)
+    """One column per size: the names of what is measured are long, and its values are short."""
+    console = out()
+    console.print(
+        f"{results[0].simulated_s:g} simulated seconds, a burst at 60 s in every tenth cluster", style="italic"
+    )
+    rows = [_row(result) for result in results]
+    for some in _side_by_side(rows, console.width):
+        table = Table(show_header=False)
+        table.add_column(no_wrap=True)
+        for _ in some:
+            table.add_column(justify="right", overflow="fold")
+        for heading, *values in zip(_HEADINGS, *some, strict=True):
+            table.add_row(heading, *values, end_section=heading == _HEADINGS[1])
+        console.print(table)
+
+
+def _side_by_side(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Sequence[tuple[str, ...]]]:
+    """As many sizes at a time as have room beside their headings."""
+    headings = max(map(len, _HEADINGS)) + _FRAME + 1
+    first, used = 0, headings
+    for number, row in enumerate(rows):
+        needed = max(map(len, row)) + _FRAME
+        if used + needed > width and number > first:
+            yield rows[first:number]
+            first, used = number, headings
+        used += needed
+    yield rows[first:]

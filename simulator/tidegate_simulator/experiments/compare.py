@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from statistics import mean, median
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from tidegate_agents.threshold import ThresholdKind
 
 from ..workers import map_in_order
 from .ews import BURST_S, DURATION_S, EwsOptions
-from .result import EwsResult
+from .result import PUBLISHED_SHARE_MIN, EwsResult
 from .run import run_ews
 
 BURST_FACTORS: Final = (1.5, 2.0, 3.0, 5.0)
@@ -94,6 +95,9 @@ class Row:
     lost: int
     duplicates: int
     out_of_order: int
+    asked: int = 0
+    published: int = 0
+    """Fewer than were asked for where publishers had to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,11 @@ class Summary:
     settled: int
     settle_s: float | None
     """The median, in seconds after the burst, of the runs that settled; of how many is `settled`."""
+    settle_all_s: float | None
+    """The median of all runs, where one that did not settle takes longer than any that did; None if that is one such,
+    so that nobody looks fast for having settled only where it was easy."""
+    published_fraction: float
+    """Of what was asked for, in all its runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,11 @@ class Comparison:
     @property
     def claims_broken(self) -> tuple[str, ...]:
         return tuple(claims_broken(self.rows))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers has to know: at which burst factors less was published than asked for."""
+        return tuple(_remarks(self.rows))
 
 
 def cases(seeds: int, *, instant: bool = True, duration_s: float = DURATION_S, scale: float = 1.0) -> tuple[Case, ...]:
@@ -188,6 +202,8 @@ def row_of(case: Case, result: EwsResult) -> Row:
         lost=result.lost,
         duplicates=result.duplicates,
         out_of_order=result.out_of_order,
+        asked=result.asked,
+        published=result.published,
     )
 
 
@@ -213,6 +229,18 @@ def claims_broken(rows: Iterable[Row]) -> Iterator[str]:
                 yield f"{_where(row)}: {row.label} had {row.unnecessary_sessions} unnecessary sessions"
 
 
+def _remarks(rows: Sequence[Row]) -> Iterator[str]:
+    for factor in sorted({row.burst_factor for row in rows}):
+        short = [row for row in rows if row.burst_factor == factor and row.published < PUBLISHED_SHARE_MIN * row.asked]
+        if short:
+            least = min(row.published / row.asked for row in short)
+            workloads = ", ".join(map(str, sorted({row.workload for row in short})))
+            yield (
+                f"burst × {factor:g}: workload {workloads} is smaller than asked for, as the head's link is full and "
+                f"publishers wait; down to {least:.0%} of the messages were published"
+            )
+
+
 def _where(row: Row) -> str:
     workload = f"workload {row.workload}" if row.workload else "the paper's workload"
     return f"{workload}, burst factor {row.burst_factor:g}"
@@ -225,6 +253,8 @@ def _summaries(rows: Sequence[Row]) -> Iterator[Summary]:
     order = {contestant.label: position for position, contestant in enumerate(CONTESTANTS)}
     for (factor, label), group in sorted(groups.items(), key=lambda item: (item[0][0], order[item[0][1]])):
         settled = [row.settled_s - BURST_S for row in group if row.settled_s is not None]
+        middle = median([*settled, *[inf] * (len(group) - len(settled))])
+        asked = sum(row.asked for row in group)
         late, deliveries = sum(row.late for row in group), sum(row.deliveries for row in group)
         yield Summary(
             label=label,
@@ -238,6 +268,8 @@ def _summaries(rows: Sequence[Row]) -> Iterator[Summary]:
             migrations=round(mean(row.migrations for row in group), 2),
             settled=len(settled),
             settle_s=round(median(settled), 2) if settled else None,
+            settle_all_s=round(middle, 2) if middle < inf else None,
+            published_fraction=round(sum(row.published for row in group) / asked, 6) if asked else 1.0,
         )
 
 
@@ -248,6 +280,8 @@ def as_markdown(comparison: Comparison) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [f"| {' | '.join(cells(summary))} |" for summary in comparison.summaries]
+    if comparison.remarks:
+        lines += ["", *(f"- {remark}" for remark in comparison.remarks)]
     return "\n".join(lines) + "\n"
 
 
@@ -275,6 +309,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "duration_s": comparison.duration_s,
         "scale": comparison.scale,
         "claims_broken": list(comparison.claims_broken),
+        "remarks": list(comparison.remarks),
         "summaries": [asdict(summary) for summary in comparison.summaries],
         "rows": [asdict(row) for row in comparison.rows],
     }

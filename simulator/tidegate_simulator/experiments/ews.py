@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
-from math import isfinite
+from math import ceil, isfinite
 from types import MappingProxyType
 from typing import Final
 
@@ -100,6 +100,8 @@ CORRELATED_LOAD: Final = 0.15
 """The share of an average uplink that a topic asks for that bursts together with others, about: before the burst edges
 are used to 0.55 to 0.70, so that one that triples has room, and two seldom have.
 """
+_ROUNDING: Final = 1e-6
+"""Of a message: what adding up floats may be off by."""
 DRAWS_MAX: Final = 1_000_000
 """About one draw in 6,000 has a load in that range."""
 
@@ -167,7 +169,9 @@ class EwsOptions:
     duration_s: float = DURATION_S
     burst_at_s: float = BURST_S
     scale: float = 1.0
-    """Rates and bandwidths together times this: nearly the same course with fewer messages."""
+    """Rates and bandwidths together times this: nearly the same course with fewer messages from 0.2 on. Below, a depth
+    of a few messages is a large part of a threshold: at 0.1 sessions begin and backlogs go sooner, at 0.05 topics are
+    placed elsewhere."""
     correlated: bool = False
     """Whether it is a few topics of a size that burst, and not every other one: see `bursting`."""
     insight: bool = False
@@ -181,6 +185,11 @@ class EwsOptions:
         _within("duration in seconds", self.duration_s, 1.0, DURATION_S_MAX)
         _within("start of the burst in seconds", self.burst_at_s, 1.0, DURATION_S_MAX)
         _within("scale", self.scale, SCALE_MIN, SCALE_MAX)
+        if self.duration_s <= self.burst_at_s:
+            raise ValueError(
+                f"the burst would come at {self.burst_at_s:g} s, and the run is over after {self.duration_s:g} s; "
+                f"use a duration above {self.burst_at_s:g}, or an earlier burst"
+            )
 
     @property
     def control(self) -> str:
@@ -331,6 +340,20 @@ def _edge(name: str, scale: float) -> EdgeSpec:
         client_delay_s=TO_SUBSCRIBER_S,
         joins_s=JOINS_S[name],
     )
+
+
+def asked_messages(options: EwsOptions) -> int:
+    """How many messages all publishers together are to publish, if nothing holds them back."""
+    return sum(_due(spec, options.duration_s) for spec in _publishers(topics_of(options), options))
+
+
+def _due(spec: PublisherSpec, duration_s: float) -> int:
+    """Up to then; what was left of a pause shrinks with the rate, so that a message comes with every whole one."""
+    due, rate, since_s = 0.0, spec.messages_per_s, spec.starts_s
+    for change in spec.changes:
+        due += rate * (change.at_s - since_s)
+        rate, since_s = spec.messages_per_s * change.factor, change.at_s
+    return ceil(due + rate * (duration_s - since_s) - _ROUNDING)
 
 
 def _publishers(topics: tuple[TopicSpec, ...], options: EwsOptions) -> tuple[PublisherSpec, ...]:

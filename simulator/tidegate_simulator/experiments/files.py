@@ -14,18 +14,23 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from .compare import Comparison, as_json, as_markdown
 from .ews import topic_number
-from .figures import draw_comparison, draw_run
+from .figures import FIGURE_FILES, draw_comparison, draw_run
 from .recorder import Recorder
 from .run import EwsRun
 
+RUN_FILES: Final = ("result.json", "samples.csv", "decisions.jsonl", *FIGURE_FILES)
+COMPARISON_FILES: Final = ("comparison.json", "comparison.md", "comparison.png")
+
 
 def write_run(run: EwsRun, folder: Path) -> tuple[Path, ...]:
-    """Everything about one run; returns the files."""
+    """Everything about one run; returns the files. Figures of an earlier run don't stay beside it."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name in FIGURE_FILES:
+        (folder / name).unlink(missing_ok=True)
     result = folder / "result.json"
     _write_json(result, run.result.as_json())
     return (
@@ -39,10 +44,10 @@ def write_run(run: EwsRun, folder: Path) -> tuple[Path, ...]:
 def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """Table, numbers and figure of a comparison."""
     folder.mkdir(parents=True, exist_ok=True)
-    numbers, table = folder / "comparison.json", folder / "comparison.md"
+    numbers, table, figure = (folder / name for name in COMPARISON_FILES)
     _write_json(numbers, as_json(comparison))
     table.write_text(as_markdown(comparison))
-    return numbers, table, draw_comparison(comparison, folder / "comparison.png")
+    return numbers, table, draw_comparison(comparison, figure)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

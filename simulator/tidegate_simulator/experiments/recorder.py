@@ -249,6 +249,11 @@ class Recorder(Observer):
     def migrations(self) -> int:
         return len(self.migrated)
 
+    @property
+    def publications(self) -> int:
+        """What publishers have published."""
+        return sum(len(times) for times in self._published.values())
+
     def _lost(self, subscriber: str, seen: _Stream | None, stream: str) -> int:
         times = self._published[stream]
         granted_s = self._granted_s.get(subscriber)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
-from .ews import BURST_S, EDGES, EwsOptions, topic_number
+from .ews import BURST_S, EDGES, EwsOptions, asked_messages, topic_number
 from .recorder import DecisionRow, Moved, Recorder
 
 SESSION_REQUESTED: Final = "session-requested"
@@ -20,6 +20,9 @@ BACKLOG_MESSAGES: Final = 2.0
 
 RESTLESS_S: Final = 5.0
 """If something is late, moved or overdue in the last so many seconds, the run has not settled."""
+
+PUBLISHED_SHARE_MIN: Final = 0.99
+"""If less than this of what was asked for was published, it was another, smaller burst that was simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class EwsResult:
     seed: int
     duration_s: float
     scale: float
+    asked: int
+    """How many messages the options ask for."""
+    published: int
+    """How many were published: fewer where publishers had to wait because a broker took no more."""
     deliveries: int
     late: int
     late_fraction: float
@@ -68,6 +75,8 @@ class EwsResult:
     backlog_cleared_s: float | None
     """When no queue had a backlog any more, after the last time that one had; None if one still has, or none ever
     had."""
+    backlogged: bool
+    """Whether a queue had a backlog at any time after the burst: which of the two it is."""
     settled_s: float | None
     """When, after the burst, nothing was late, moving or waiting any more; None if that was not reached."""
     late_by_topic: dict[int, int]
@@ -84,10 +93,37 @@ class EwsResult:
     backend: str = "sim"
     valid: bool = True
     """Whether the numbers are those of the system. On a real machine the load generator or the machine itself may be
-    what was slow; then `invalid_because` says so. A simulated run is always valid."""
+    what was slow; then `invalid_because` says so. A simulated run is not valid if publishers could not publish what
+    was asked for: its numbers are those of a smaller burst."""
     invalid_because: tuple[str, ...] = ()
     harness: dict[str, float] = field(default_factory=dict)
     """How a live run was measured: lag of the publishers, CPU of the parts, time that the machine was taken away."""
+
+    @property
+    def published_share(self) -> float:
+        """Of what was asked for."""
+        return self.published / self.asked if self.asked else 1.0
+
+    @property
+    def description(self) -> str:
+        """Everything that was chosen about the run, as a person says it."""
+        workload = f"random workload {self.seed}" if self.random else f"the papers' workload (seed {self.seed})"
+        parts = [
+            f"policy {self.policy}",
+            f"{self.threshold} threshold",
+            f"{self.control} control",
+            workload,
+            f"burst × {self.burst_factor:g} at {self.burst_at_s:g} s",
+        ]
+        if self.correlated_burst:
+            parts.append("correlated burst")
+        if self.insight:
+            parts.append("with insight")
+        if self.scale != 1.0:
+            parts.append(f"scale {self.scale:g}")
+        if self.backend != "sim":
+            parts.append(f"on {self.backend}")
+        return ", ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; a move names where it went `from` and `to`."""
@@ -113,6 +149,10 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
     late = recorder.late.total()
     everything = recorder.data_messages + recorder.control_messages
     cleared = backlog_cleared_s(recorder, options.burst_at_s)
+    published = recorder.publications
+    # One that is due at the very end may come a rounding error before it.
+    asked = max(asked_messages(options), published)
+    reasons = _too_little_published(options, asked, published)
     return EwsResult(
         policy=options.policy,
         threshold=str(options.threshold),
@@ -122,6 +162,8 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
         seed=options.seed,
         duration_s=options.duration_s,
         scale=options.scale,
+        asked=asked,
+        published=published,
         deliveries=recorder.deliveries,
         late=late,
         late_fraction=round(late / recorder.deliveries, 6) if recorder.deliveries else 0.0,
@@ -140,6 +182,7 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
         first_session_s=round(sessions[0].at_s, 3) if sessions else None,
         moves=tuple(_move_row(moved) for moved in recorder.moved),
         backlog_cleared_s=cleared,
+        backlogged=_backlogged(recorder, options.burst_at_s),
         settled_s=_settled_s(options, recorder, cleared),
         late_by_topic=_by_number(recorder.late),
         late_after_burst=sum(count for second, count in recorder.late_per_s.items() if second >= options.burst_at_s),
@@ -150,6 +193,21 @@ def sum_up(options: EwsOptions, recorder: Recorder, *, trace_hash: str, wall_s: 
         burst_at_s=options.burst_at_s,
         correlated_burst=options.correlated,
         insight=options.insight,
+        valid=not reasons,
+        invalid_because=reasons,
+    )
+
+
+def _too_little_published(options: EwsOptions, asked: int, published: int) -> tuple[str, ...]:
+    """Why a simulated run is not what was asked for. A live one has reasons of its own: there, a publisher that has to
+    wait lags behind.
+    """
+    if published >= PUBLISHED_SHARE_MIN * asked:
+        return ()
+    return (
+        f"{published / asked:.1%} of the messages asked for were published (at least {PUBLISHED_SHARE_MIN:.0%}): the "
+        f"head's link was full and publishers had to wait, so the burst was smaller than × {options.burst_factor:g}; "
+        "use a lower burst factor",
     )
 
 
@@ -194,6 +252,10 @@ def backlog_cleared_s(recorder: Recorder, burst_at_s: float = BURST_S) -> float 
     times = list(cleared.values())
     known = [at_s for at_s in times if at_s is not None]
     return round(max(known), 3) if known and len(known) == len(times) else None
+
+
+def _backlogged(recorder: Recorder, burst_at_s: float) -> bool:
+    return any(row.backlogged(BACKLOG_MESSAGES) for row in recorder.samples if row.at_s >= burst_at_s)
 
 
 def _settled_s(options: EwsOptions, recorder: Recorder, cleared_s: float | None) -> float | None:

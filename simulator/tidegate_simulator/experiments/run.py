@@ -29,11 +29,13 @@ Progress = Callable[[int, int], None]
 
 
 class _Ticker(Observer):
-    """Tells the progress once per sample of the head, and never changes anything."""
+    """Tells the progress once per sample of the head, and never changes anything. What still waits when publishers have
+    ended takes its time, too, and is counted.
+    """
 
-    def __init__(self, progress: Progress, duration_s: float) -> None:
+    def __init__(self, progress: Progress, total_s: float) -> None:
         self._progress = progress
-        self._total = round(duration_s)
+        self._total = round(total_s)
 
     def head_sampled(self, head: str, sample: HeadSampled, now: float) -> None:
         if now < self._total:
@@ -48,9 +50,10 @@ def run_ews(options: EwsOptions, *, progress: Progress | None = None, besides: I
     began = time.perf_counter()
     recorder = Recorder()
     observers: list[Observer] = [recorder, *besides]
+    wanted = scenario(options)
     if progress is not None:
-        observers.append(_Ticker(progress, options.duration_s))
-    world = World(scenario(options), observers=tuple(observers))
+        observers.append(_Ticker(progress, wanted.duration_s + wanted.settle_s))
+    world = World(wanted, observers=tuple(observers))
     world.run()
     wall_s = time.perf_counter() - began
     return EwsRun(options, sum_up(options, recorder, trace_hash=world.trace_hash, wall_s=wall_s), recorder)

@@ -19,13 +19,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Any, Final
 
 from tidegate_agents.config import BalancingConfig
+from tidegate_agents.machine import Decision
 from tidegate_agents.placement import EdgeView, ExpectedLoad, place
 from tidegate_protocol.messages import Subscription
 
 from ..errors import ScenarioError
+from ..observer import Observer
 from ..scenario import EdgeSpec, HeadSpec, PublisherSpec, RateChange, Scenario, SubscriberSpec
 from .planes import edge_capacity
 from .world import FlowOptions, FlowWorld
@@ -78,6 +81,9 @@ class ScaleOptions:
         if not TOPICS_PER_EDGE <= self.subscriptions_per_edge <= SUBSCRIPTIONS_PER_EDGE_MAX:
             remedy = f"use {TOPICS_PER_EDGE} to {SUBSCRIPTIONS_PER_EDGE_MAX}"
             raise ScenarioError("subscriptions_per_edge", f"is {self.subscriptions_per_edge}", remedy)
+        if not isfinite(self.duration_s):
+            remedy = f"use more than {self.burst_s:g} seconds, when the burst comes"
+            raise ScenarioError("duration_s", f"is {self.duration_s:g}", remedy)
         if not SETTLED_S < self.burst_s < self.duration_s:
             raise ScenarioError("burst_s", f"is {self.burst_s:g}", f"use {SETTLED_S:g} up to the duration")
 
@@ -255,9 +261,11 @@ class ScaleResult:
     subscriptions: int
     simulated_s: float
     sessions: int
+    sessions_after_burst: int
+    """Those that began after it."""
     migrations: int
     balanced_s: float | None
-    """From the burst until the last session has ended; None if there was none."""
+    """From the burst until the last of the sessions that began after it has ended; None if none has."""
     settling_s: float | None
     """From the burst until the backlog of an edge is gone: the median of those that had one; None if none had."""
     settling_max_s: float | None
@@ -284,6 +292,27 @@ class ScaleResult:
         return asdict(self)
 
 
+class _Sessions(Observer):
+    """When the last of the sessions ended that began after the burst: what came before it was about something else."""
+
+    def __init__(self, options: ScaleOptions) -> None:
+        self._burst_s = options.burst_s
+        self._heads = {_head_name(number) for number in range(options.clusters)}
+        self._begun: set[str] = set()
+        self.count = 0
+        self.last_ended_s: float | None = None
+
+    def decided(self, broker: str, decision: Decision, now: float) -> None:
+        if decision.kind == "session-requested" and now >= self._burst_s:
+            self._begun.add(decision.session)
+        elif decision.session not in self._begun or broker not in self._heads:
+            return
+        elif decision.kind == "session-candidates":
+            self.count += 1
+        elif decision.kind == "session-ended":
+            self.last_ended_s = now
+
+
 Progress = Callable[[str, int, int], None]
 """The step's name, how much of it is done, and of how much."""
 
@@ -300,7 +329,8 @@ def run_scale(options: ScaleOptions, progress: Progress | None = None) -> ScaleR
     gc.disable()
     try:
         prepared = scale_scenario(options)
-        world = FlowWorld(prepared.scenario, FlowOptions(sampled_from_s=SETTLED_S, staggered=True))
+        sessions = _Sessions(options)
+        world = FlowWorld(prepared.scenario, FlowOptions(sampled_from_s=SETTLED_S, staggered=True), (sessions,))
         world.adopt(prepared.subscriptions())
         world.run(lambda now: report(label, int(now), end), until_s=SETTLED_S)
         booted, booted_cpu_s = time.perf_counter(), time.process_time()
@@ -311,7 +341,7 @@ def run_scale(options: ScaleOptions, progress: Progress | None = None) -> ScaleR
         # have had the same share of it as the whole.
         agent_s = (world.agent_s - boot_agent_s) * cpu_s / wall_s
         return replace(
-            _result(options, world, agent_s, boot_messages),
+            _result(options, world, sessions, agent_s, boot_messages),
             boot_wall_s=round(booted - began, 1),
             wall_s=round(time.perf_counter() - began, 1),
             cpu_s=round(time.process_time() - began_cpu_s, 1),
@@ -321,14 +351,16 @@ def run_scale(options: ScaleOptions, progress: Progress | None = None) -> ScaleR
             gc.enable()
 
 
-def _result(options: ScaleOptions, world: FlowWorld, agent_s: float, boot_messages: int) -> ScaleResult:
+def _result(
+    options: ScaleOptions, world: FlowWorld, sessions: _Sessions, agent_s: float, boot_messages: int
+) -> ScaleResult:
     """All but the times of this machine. Agent time and control messages are those after the start: what a system
     costs that runs.
     """
     delivered, sent = world.delivered(), world.control.sent
     running_s = options.duration_s - SETTLED_S
     messages = sum(sent.values()) - boot_messages
-    ended_s = world.control.last_sent_s.get("session-notice")
+    ended_s = sessions.last_ended_s
     cleared_s = [
         broker.plane.uplink.delivered.backlog_cleared_s - options.burst_s
         for broker in world.edges
@@ -340,6 +372,7 @@ def _result(options: ScaleOptions, world: FlowWorld, agent_s: float, boot_messag
         subscriptions=len(world.scenario.subscribers),
         simulated_s=options.duration_s,
         sessions=sent["balance-candidates"],
+        sessions_after_burst=sessions.count,
         migrations=world.clients.moved,
         balanced_s=None if ended_s is None else round(ended_s - options.burst_s, 2),
         settling_s=round(statistics.median(cleared_s), 2) if cleared_s else None,

@@ -108,7 +108,7 @@ def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def course_of(latencies_s: list[float], moves: list[MoveSeen] | None = None) -> Course:
     """Topic 6 has one publisher and one subscriber; it publishes once per second from the third on."""
-    wanted = scenario(replace(OPTIONS, duration_s=20.0))
+    wanted = scenario(replace(OPTIONS, duration_s=20.0, burst_at_s=19.0))
     publisher = next(number for number, spec in enumerate(wanted.publishers) if spec.topic == "t6")
     subscriber = next(number for number, spec in enumerate(wanted.subscribers) if spec.pattern == "t6")
     times = [BEGAN_US + 7_000_000 + 1_000_000 * number for number in range(len(latencies_s))]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidegate_cli.benchmarks.agents import Measured, figures, measure
-from tidegate_cli.errors import describe
+from tidegate_cli.commands.scale import _HEADINGS, _side_by_side
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_cli.main import cli
 
@@ -41,7 +41,9 @@ def test_a_table_for_a_person() -> None:
     assert result.exit_code == ExitCode.OK, result.output
     assert "10 edges: 90 of 90" in result.stderr
     assert "90 simulated seconds" in result.stdout
-    assert "balanced" in result.stdout
+    assert "balanced after" in result.stdout
+    assert "agents, per simulated second" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,8 @@ def test_a_table_for_a_person() -> None:
         (["--edges", "1000000"], "not in the range"),
         (["--subscriptions-per-edge", "1"], "not in the range"),
         (["--duration", "30"], "not in the range"),
+        (["--duration", "nan"], "duration_s is nan"),
+        (["--edges", "15"], "multiple of 10"),
         (["--seed", "-1"], "not in the range"),
     ],
 )
@@ -61,13 +65,27 @@ def test_bad_sizes_are_usage_errors(arguments: list[str], problem: str) -> None:
     assert problem in result.stderr
 
 
-def test_edges_that_make_no_whole_cluster_are_bad_input() -> None:
-    result = run("experiment", "scale", "--edges", "15")
-    assert result.exception is not None
-    described = describe(result.exception)
-    assert described is not None
-    assert described.code == ExitCode.BAD_INPUT
-    assert "multiple of 10" in described.text
+def test_a_folder_that_cannot_be_made_is_told_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "scale.md").mkdir()
+    for folder, problem in ((tmp_path / "file" / "x", "can't make the folder"), (tmp_path, "scale.md is a folder")):
+        result = run("experiment", "scale", "--out", str(folder))
+        assert result.exit_code == ExitCode.USAGE, result.output
+        assert problem in result.stderr
+
+
+def test_no_value_is_cut_however_many_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [tuple(f"{number:,} {'x' * 9}" for _ in _HEADINGS) for number in range(7)]
+    some = list(_side_by_side(rows, 80))
+    assert [row for part in some for row in part] == rows
+    assert all(len(part) <= 3 for part in some)
+    assert [len(part) for part in _side_by_side(rows, 10)] == [1] * 7, "one at a time, where there is no room at all"
+
+
+def test_a_burst_without_a_session_is_told() -> None:
+    result = run("experiment", "scale", "--edges", "10", "--subscriptions-per-edge", "20", "--duration", "62")
+    assert result.exit_code == ExitCode.OK, result.output
+    assert "no session" in result.stdout
 
 
 def test_decisions_are_measured() -> None:
