@@ -9,8 +9,17 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich import console as rich_console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 Result = TypeVar("Result")
 Report = Callable[[str, int, int], None]
@@ -44,6 +53,16 @@ json_option = click.option(
 
 _PLAIN_WIDTH = 120
 """Columns where the output is no terminal: enough for our tables."""
+_LINES_PER_STEP = 10
+"""How often a step tells how far it is where there is no terminal."""
+
+
+class Console(rich_console.Console):
+    """Rich's, but that a reader who has left is told to `main`, which knows what to exit with, and not with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise  # Rich calls this while it handles the error.
 
 
 def out() -> Console:
@@ -71,45 +90,73 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     return uvloop.run(main)
 
 
+class Steps:
+    """Where long work tells its progress, as a `Report`, and what is worth a line before it is done. Shows nothing."""
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """So much of this step is done."""
+
+    def remark(self, text: str) -> None:
+        """Something a person would not want to wait for."""
+
+
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Report]:
-    """Show steps as bars on a terminal, as one line each elsewhere, not at all if `quiet`."""
-    if quiet:
-        yield lambda step, done, total: None
-    elif err().is_terminal:
-        with _bars() as bars:
-            yield _BarReport(bars)
+def progress(quiet: bool = False, *, beside_json: bool = False) -> Iterator[Steps]:
+    """Show steps as bars on a terminal, as some lines each elsewhere, not at all if `quiet`.
+
+    `beside_json`: a machine reads the results, so that only a terminal is told.
+    """
+    console = err()
+    if quiet or (beside_json and not console.is_terminal):
+        yield Steps()
+    elif console.is_terminal:
+        with _bars(console) as bars:
+            yield _Bars(bars)
     else:
-        yield _line_report()
+        yield _Lines(console)
 
 
-def _bars() -> Progress:
+def _bars(console: Console) -> Progress:
     return Progress(
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=err(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
     )
 
 
-class _BarReport:
-    """One bar per step, made when the step is first heard of."""
+class _Bars(Steps):
+    """One bar per step, made when the step is first heard of; remarks stand above them."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, step: str, done: int, total: int) -> None:
         if step not in self._tasks:
             self._tasks[step] = self._bars.add_task(step, total=total)
         self._bars.update(self._tasks[step], completed=done, total=total)
 
+    def remark(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, emoji=False, soft_wrap=True)
 
-def _line_report() -> Report:
-    def report(step: str, done: int, total: int) -> None:
-        if done == total:
-            err().print(f"{step}: {done} of {total}")
 
-    return report
+class _Lines(Steps):
+    """A line per step at each tenth of it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: dict[str, int] = {}
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        tenth = done * _LINES_PER_STEP // total if total else _LINES_PER_STEP
+        if tenth > self._told.get(step, 0):
+            self._told[step] = tenth
+            self._console.print(f"{step}: {done} of {total}")
+
+    def remark(self, text: str) -> None:
+        self._console.print(text, markup=False, emoji=False, soft_wrap=True)

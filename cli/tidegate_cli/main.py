@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -62,6 +64,29 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
+    # Click would exit with 1 where a pipe breaks, which means that what was checked did not hold. These two are all
+    # that it does before it looks for that: reading the command line, which may print help, and running the command.
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _out_of_reach():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _out_of_reach():
+            return super().invoke(ctx)
+
+
+class _PipeBroken(Exception):
+    """A `BrokenPipeError` that is out of click's reach."""
+
+
+@contextmanager
+def _out_of_reach() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _PipeBroken from error
+
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="tidegate", prog_name="tidegate")
@@ -89,6 +114,7 @@ def main() -> None:
         if URL_FILE_VARIABLE in os.environ:
             _read_url_file()
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         code = exit_codes.ExitCode.INTERRUPTED
     except click.ClickException as error:
@@ -96,14 +122,37 @@ def main() -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         code = exit_codes.ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has left (`tidegate subscribe … | head`): nobody is there to be told.
-        sys.stderr.close()
-        code = exit_codes.ExitCode.OK
     except Exception as error:
-        described = describe(error)
-        if described is None:
-            raise
-        click.echo(f"error: {described.text}", err=True)
-        code = described.code
+        code = _code_of(error)
     sys.exit(int(code or 0))
+
+
+def _code_of(error: Exception) -> int:
+    """Tell of an error in one line, and say what to exit with. Raises it again if it is a bug of ours."""
+    if isinstance(error, _PipeBroken):
+        assert isinstance(error.__cause__, BrokenPipeError)
+        error = error.__cause__
+    pipe_broken = isinstance(error, BrokenPipeError) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(BrokenPipeError) is not None
+    )
+    if pipe_broken and _reader_left():
+        # Whoever read our output has seen enough (`tidegate subscribe … | head`): nobody is there to be told, and
+        # nothing went wrong. So it ends without a word and with 0, as a command does that SIGPIPE ends in the middle
+        # of a pipeline; 1 would say that what was checked did not hold. What is still buffered goes nowhere.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+        return exit_codes.ExitCode.OK
+    described = describe(error)
+    if described is None:
+        raise error
+    click.echo(f"error: {described.text}", err=True)
+    return described.code
+
+
+def _reader_left() -> bool:
+    """Whether our output leads nowhere; else what broke is a connection, and that is an error like any other."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        poll.register(stream.fileno(), 0)
+    return any(state & select.POLLERR for _, state in poll.poll(0))

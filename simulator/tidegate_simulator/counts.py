@@ -1,13 +1,14 @@
 """Counts what happens in a run: messages, sessions, migrations, control messages.
 
-A session counts when a head offers its source candidates, a migration when a client is ordered to move, a move when
-it reports that it has. Repetitions of the same message count once. A placement is advised if an insight had a bearing
-on it.
+A session counts when a head offers its source candidates, a migration as ordered when a client is told to move, and as
+a move when it reports that it has. Repetitions of the same message count once. A placement is advised if an insight had
+a bearing on it. What always holds: the totals have all of `NAMES`, zero or not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from tidegate_agents.insights import is_advised
 from tidegate_agents.machine import Action, Decision, Event, MessageReceived, Reply, ReplyReceived, SendClient
@@ -25,15 +26,35 @@ from tidegate_protocol.balancing import (
 
 from .observer import Observer
 
+NAMES: Final = (
+    "advised_placements",
+    "collected",
+    "collections",
+    "control_messages",
+    "deliveries",
+    "insights_refused",
+    "insights_taken",
+    "late",
+    "migrations_ordered",
+    "moves",
+    "published",
+    "publisher_migrations_ordered",
+    "publisher_moves",
+    "sessions",
+    "steps",
+    "throttled",
+)
+
 
 class Counts(Observer):
     """Totals of one run, by name."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
         self._seen: set[tuple[str, str]] = set()
 
     def totals(self) -> dict[str, int]:
+        assert self._counts.keys() == set(NAMES), "a count without a name"
         return dict(sorted(self._counts.items()))
 
     def published(self, publisher: str, topic: str, message_id: str, now: float) -> None:
@@ -75,11 +96,11 @@ class Counts(Observer):
     def _ordered(self, action: SendClient) -> None:
         match action.message:
             case MigrateOrder(migration=migration):
-                self._once("migrations", migration)
+                self._once("migrations_ordered", migration)
             case CollectOrder(migration=migration):
                 self._once("collections", migration)
             case PublisherMoveOrder(move=move):
-                self._once("publisher_migrations", move)
+                self._once("publisher_migrations_ordered", move)
             case ThrottleOrder(publisher=publisher):
                 self._once("throttled", publisher)
 

@@ -1,7 +1,10 @@
 """What is impossible about a scenario, found before anything runs.
 
 `problems` lists everything it finds rather than the first thing, in the order of the scenario, so that a file is put
-right in one go. `check` raises with the same list. Knows nothing of how a run is carried out.
+right in one go. `check` raises with the same list. What always holds of a scenario that passes: every number is finite
+and within a range that has a name here, and a run of it ends. The ranges are generous: they refuse slips of the pen and
+what no run could show, not what is merely odd. Knows nothing of how a run is carried out, but for how many steps it
+may have.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from tidegate_agents.config import BalancingConfig
 from tidegate_agents.policies import policy_named
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.ids import check_name
+from tidegate_protocol.messages import DEADLINE_US_MAX
 from tidegate_protocol.topics import check_pattern, check_topic
 
 from .errors import ScenarioError
 from .insights import insight_message
+from .kernel import STEPS_MAX
 from .scenario import (
     EVERYBODY,
     EdgeSpec,
@@ -37,14 +43,62 @@ from .scenario import (
 _LASTING: Final = frozenset(FaultKind) - {FaultKind.CLOCK, FaultKind.PUBLISHER_CUT}
 """The faults that go on until something ends them. One without an end would leave nothing to be at rest."""
 
+SEED_MAX: Final = (1 << 63) - 1
+DURATION_S_MAX: Final = 7 * 24 * 3600.0
+"""A week of virtual time."""
+DELAY_S_MAX: Final = 3600.0
+DEADLINE_S_MIN: Final = 1e-6
+"""Deadlines travel as whole microseconds."""
+PERIOD_S_MIN: Final = 0.01
+"""For whatever is done again and again: a run of shorter ones would do nothing else."""
+PER_S_MAX: Final = 1e15
+BYTES_MAX: Final = 1e9
+FACTOR_MAX: Final = 1e6
+COUNT_MAX: Final = 1_000_000_000
+ROUND_TRIPS_MAX: Final = 1_000.0
+MARGIN_MAX: Final = 0.99
+CLOCK_JUMP_S_MAX: Final = 3600.0
+"""Less than what makes a head forget its edges (`edge_forget_s`)."""
+DRIFT_MIN: Final = -0.5
+DRIFT_MAX: Final = 1.0
+"""A clock at half the speed, and at twice the speed; at -1 it would stand still."""
+
+_RANGES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {
+        "amount": (-CLOCK_JUMP_S_MAX, CLOCK_JUMP_S_MAX),
+        "attach_round_trips": (0.0, ROUND_TRIPS_MAX),
+        "client_delay_s": (0.0, DELAY_S_MAX),
+        "deadline_s": (DEADLINE_S_MIN, DEADLINE_US_MAX / 1e6),
+        "delay_max_s": (0.0, DELAY_S_MAX),
+        "delay_s": (0.0, DELAY_S_MAX),
+        "drift": (DRIFT_MIN, DRIFT_MAX),
+        "factor": (0.0, FACTOR_MAX),
+        "global_period_s": (PERIOD_S_MIN, DURATION_S_MAX),
+        "head_delay_s": (0.0, DELAY_S_MAX),
+        "jitter_s": (0.0, DELAY_S_MAX),
+        "margin": (0.0, MARGIN_MAX),
+        "neighbour_delay_s": (0.0, DELAY_S_MAX),
+        "period_s": (PERIOD_S_MIN, DURATION_S_MAX),
+        "retry_max_s": (PERIOD_S_MIN, DURATION_S_MAX),
+        "retry_s": (PERIOD_S_MIN, DURATION_S_MAX),
+        "seed": (0, SEED_MAX),
+    }
+)
+"""From where to where, for fields that need more than what their unit says (`_most`)."""
+
 _MAY_BE_ZERO: Final = frozenset(
     {
+        "age_s",
         "amount",
+        "at_s",
+        "attach_round_trips",
         "client_delay_s",
+        "cooldown_s",
+        "delay_max_s",
         "delay_s",
         "drift",
-        "error_per_s",
         "duplication",
+        "error_per_s",
         "factor",
         "head_delay_s",
         "jitter_s",
@@ -52,22 +106,26 @@ _MAY_BE_ZERO: Final = frozenset(
         "level_per_s",
         "loss",
         "made_at_s",
+        "margin",
         "neighbour_delay_s",
-        "age_s",
-        "at_s",
-        "attach_round_trips",
-        "delay_max_s",
+        "noise_allowance",
+        "seed",
         "settle_s",
+        "stabilizing_min_s",
         "starts_s",
         "trend_per_s",
     }
 )
 _MAY_BE_NEGATIVE: Final = frozenset({"amount", "drift", "trend_per_s"})
+_SHOWN_MAX: Final = 40
 
 
-def check(scenario: Scenario) -> None:
-    """Raise `ScenarioError` with everything that is wrong, if anything is."""
-    found = tuple(problems(scenario))
+def check(scenario: Scenario, *, all_come: bool = False) -> None:
+    """Raise `ScenarioError` with everything that is wrong, if anything is.
+
+    `all_come`: everybody has to be there before the end, as the checkers expect. An experiment may be shorter.
+    """
+    found = (*problems(scenario), *(_latecomers(scenario) if all_come else ()))
     if found:
         raise ScenarioError(f"scenario {scenario.name}", f"is impossible: {'; '.join(found)}", "put that right")
 
@@ -82,9 +140,11 @@ def problems(scenario: Scenario) -> Iterator[str]:
     brokers_and_clients: list[HeadSpec | EdgeSpec | PublisherSpec | SubscriberSpec]
     brokers_and_clients = [*scenario.heads, *scenario.edges, *clients]
     yield from _names([one.name for one in brokers_and_clients])
-    yield from _numbers(scenario.name, scenario, ("duration_s", "settle_s"))
-    for one in (*brokers_and_clients, *scenario.faults, scenario.control):
-        yield from _numbers(getattr(one, "name", type(one).__name__.lower()), one)
+    wrong = list(_all_numbers(scenario, brokers_and_clients))
+    yield from wrong
+    if not wrong:
+        yield from _times(scenario)
+        yield from _size(scenario)
     if not heads:
         yield "there is no head"
     else:
@@ -130,20 +190,119 @@ def _names(names: Iterable[str]) -> Iterator[str]:
             yield str(error)
 
 
-def _numbers(whose: str, one: object, only: tuple[str, ...] | None = None) -> Iterator[str]:
+def _all_numbers(
+    scenario: Scenario, brokers_and_clients: Iterable[HeadSpec | EdgeSpec | PublisherSpec | SubscriberSpec]
+) -> Iterator[str]:
+    """What is wrong with single numbers, but for insights: their messages say themselves what they hold."""
+    yield from _numbers(scenario.name, scenario)
+    for one in brokers_and_clients:
+        yield from _numbers(one.name, one)
+        if isinstance(one, PublisherSpec):
+            for position, change in enumerate(one.changes):
+                yield from _numbers(f"changes[{position}] of {one.name}", change)
+    for position, fault in enumerate(scenario.faults):
+        yield from _numbers(f"faults[{position}]", fault)
+    yield from _numbers("control", scenario.control)
+    yield from _numbers("balancing", scenario.balancing)
+
+
+def _numbers(whose: str, one: object, *, bounded: bool = True) -> Iterator[str]:
     assert is_dataclass(one)
     for field in fields(one):
         value = getattr(one, field.name)
-        if (only is not None and field.name not in only) or isinstance(value, bool | str):
-            continue
-        if not isinstance(value, int | float):
-            continue
-        if not math.isfinite(value):
-            yield f"{field.name} of {whose} is {value}"
-        elif value < 0 and field.name not in _MAY_BE_NEGATIVE:
-            yield f"{field.name} of {whose} is {value}, below 0"
-        elif value == 0 and field.name not in _MAY_BE_ZERO:
-            yield f"{field.name} of {whose} is 0"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            problem = _number(field.name, value, bounded)
+            if problem is not None:
+                yield f"{field.name} of {whose} is {problem}"
+
+
+def _number(name: str, value: float, bounded: bool) -> str | None:
+    """What is wrong with this number in a field of this name, and what would be right."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}: write a finite number"
+    least, most = _RANGES.get(name, (0.0, _most(name)))
+    if name in _MAY_BE_NEGATIVE and name not in _RANGES:
+        least = -math.inf
+    if not bounded:
+        most = math.inf
+    if least <= value <= most and (value != 0 or name in _MAY_BE_ZERO):
+        return None
+    shown = "0" if value == 0 else str(value)
+    if len(shown) > _SHOWN_MAX:
+        shown = f"{shown[: _SHOWN_MAX - 1]}…"
+    below = ", below 0" if value < 0 and least >= 0 else ""
+    start = f"{least:.15g}" if least or name in _MAY_BE_ZERO else "more than 0"
+    end = f"{most}" if isinstance(most, int) else f"{most:.15g}"
+    return f"{shown}{below}: use {start} up to {end}" if bounded else f"{shown}{below}: use {start} or more"
+
+
+def _most(name: str) -> float:
+    """The bound that follows from the unit, which a name ends in."""
+    if name.endswith(("_per_s", "_per_s_max")):
+        return PER_S_MAX
+    if name.endswith("_s"):
+        return DURATION_S_MAX
+    return BYTES_MAX if name.endswith("_bytes") else COUNT_MAX
+
+
+def _times(scenario: Scenario) -> Iterator[str]:
+    """What does not fit together among numbers that are possible one by one."""
+    end_s = scenario.duration_s
+    for position, fault in enumerate(scenario.faults):
+        # A clock never goes back: set back, it stands still, and nobody comes to rest by it.
+        goes_on_s = fault.at_s - fault.amount / (1.0 + fault.drift)
+        if fault.kind is FaultKind.CLOCK and fault.amount < 0 and goes_on_s > end_s + scenario.settle_s / 2:
+            yield (
+                f"amount of faults[{position}] is {fault.amount:g}: the clock would stand still until {goes_on_s:g} s, "
+                f"too long for a run of {end_s:g} s; use one closer to 0"
+            )
+    yield from _ordered_times(scenario.balancing)
+
+
+def _latecomers(scenario: Scenario) -> Iterator[str]:
+    end_s = scenario.duration_s
+    coming: list[EdgeSpec | SubscriberSpec] = [*scenario.edges, *scenario.subscribers]
+    for one in coming:
+        if one.joins_s >= end_s:
+            yield f"joins_s of {one.name} is {one.joins_s:g}: use less than duration_s = {end_s:g}"
+    for publisher in scenario.publishers:
+        if publisher.starts_s >= end_s:
+            yield f"starts_s of {publisher.name} is {publisher.starts_s:g}: use less than duration_s = {end_s:g}"
+
+
+def _ordered_times(balancing: BalancingConfig) -> Iterator[str]:
+    for least, most in (("retry_s", "retry_max_s"), ("stabilizing_min_s", "stabilizing_max_s")):
+        least_s, most_s = getattr(balancing, least), getattr(balancing, most)
+        if most_s < least_s:
+            yield f"{most} of balancing is {most_s:g}: use at least {least} = {least_s:g}"
+
+
+def _size(scenario: Scenario) -> Iterator[str]:
+    """Every message and every period of a broker takes at least one step, and a run has only so many."""
+    messages = sum(_published(publisher, scenario.duration_s) for publisher in scenario.publishers)
+    if messages > STEPS_MAX:
+        yield (
+            f"the publishers would send {messages:.3g} messages, and a run ends after {STEPS_MAX:,} steps: "
+            "use fewer messages_per_s, smaller factors or a shorter duration_s"
+        )
+    brokers = len(scenario.heads) + len(scenario.edges)
+    periods = brokers * scenario.duration_s / scenario.balancing.period_s
+    if periods > STEPS_MAX:
+        yield (
+            f"the brokers would sample {periods:.3g} times, and a run ends after {STEPS_MAX:,} steps: "
+            "use a longer period_s or a shorter duration_s"
+        )
+
+
+def _published(publisher: PublisherSpec, duration_s: float) -> float:
+    """About how many messages a publisher sends."""
+    end_s = min(publisher.stops_s if publisher.stops_s is not None else duration_s, duration_s)
+    at_s, factor, total = publisher.starts_s, 1.0, 0.0
+    for change in publisher.changes:
+        until_s = min(max(change.at_s, at_s), end_s)
+        total += max(until_s - at_s, 0.0) * factor
+        at_s, factor = max(until_s, at_s), change.factor
+    return (total + max(end_s - at_s, 0.0) * factor) * publisher.messages_per_s
 
 
 def _tree(heads: Mapping[str, HeadSpec]) -> Iterator[str]:
@@ -213,7 +372,7 @@ def _fault(
 def _insight(insight: InsightSpec, heads: AbstractSet[str], duration_s: float) -> Iterator[str]:
     what = f"insight at {insight.at_s:g} s"
     parts = (insight, *insight.pairs, *insight.forecasts, *insight.uplinks)
-    wrong = [problem for part in parts for problem in _numbers(what, part)]
+    wrong = [problem for part in parts for problem in _numbers(what, part, bounded=False)]
     yield from wrong
     if insight.head not in heads:
         yield f"{what} is for head {insight.head}, which is not there"
@@ -222,6 +381,8 @@ def _insight(insight: InsightSpec, heads: AbstractSet[str], duration_s: float) -
     if not wrong:
         try:
             insight_message(insight, insight.cluster or insight.head)
+        except OverflowError:
+            yield f"{what} has a time that is too large: use seconds that fit 64 bits as microseconds"
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             yield f"{what}: {'.'.join(map(str, first['loc']))}: {first['msg']}"

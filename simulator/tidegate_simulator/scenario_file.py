@@ -23,6 +23,9 @@ from .scenario_check import check
 FILE_BYTES_MAX: Final = 16 << 20
 """A scenario is written by a person or a small program; a larger file is a mistake."""
 
+DIGITS_MAX: Final = 1_000
+"""Python refuses to read whole numbers that are much longer, without saying where they are."""
+
 T = TypeVar("T")
 
 
@@ -32,7 +35,7 @@ def read_file(path: Path) -> Scenario:
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
             raise ScenarioError(str(path), f"has {size} bytes", f"use at most {FILE_BYTES_MAX}")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         problem = f"can't be read: {error.strerror or error}"
         raise ScenarioError(str(path), problem, "give the path of a JSON file") from error
@@ -44,17 +47,22 @@ def read_file(path: Path) -> Scenario:
 def read(text: str) -> Scenario:
     """The scenario in this JSON text."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_whole)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ScenarioError("scenario", f"is not JSON: {error}", "write one JSON object") from error
     scenario = _dataclass(Scenario, value, "scenario")
-    check(scenario)
+    check(scenario, all_come=True)
     return scenario
 
 
 def write(scenario: Scenario) -> str:
     """The JSON text of a scenario, readable and complete."""
     return json.dumps(dataclasses.asdict(scenario), indent=2)
+
+
+def _whole(digits: str) -> float:
+    """A whole number of the file; one without end if it is longer than any field takes, so that its field is named."""
+    return int(digits) if len(digits) <= DIGITS_MAX else float(digits)
 
 
 def _dataclass(kind: type[T], value: object, where: str) -> T:

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from tidegate_simulator.workers import map_in_order
+from tidegate_simulator.workers import TASKS_PER_JOB_MAX, map_in_order
 
 STARTED_WITHIN_S = 60.0
 GONE_WITHIN_S = 30.0
@@ -17,6 +18,29 @@ GONE_WITHIN_S = 30.0
 
 def test_results_come_in_the_order_given() -> None:
     assert list(map_in_order(abs, [-3, 2, -1], jobs=2)) == [3, 2, 1]
+
+
+def test_only_so_much_is_handed_out_as_keeps_everybody_busy() -> None:
+    taken: list[int] = []
+
+    def given() -> Iterator[int]:
+        for number in range(10_000):
+            taken.append(number)
+            yield -number
+
+    results = map_in_order(abs, given(), jobs=2, at_once=4)
+    assert next(results) == 0
+    assert len(taken) <= 2 * 4 * TASKS_PER_JOB_MAX
+    assert [next(results) for _ in range(99)] == list(range(1, 100))
+    results.close()
+
+
+def test_what_is_given_up_is_not_waited_for() -> None:
+    results = map_in_order(time.sleep, [0.0, 3_600.0, 3_600.0], jobs=2)
+    next(results)
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < GONE_WITHIN_S
 
 
 def children(parent: int) -> list[int]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidegate_agents.config import BalancingConfig
+from tidegate_simulator import kernel
 from tidegate_simulator.errors import ScenarioError
+from tidegate_simulator.runner import run_scenario
 from tidegate_simulator.scenario import Fault, FaultKind, HeadSpec, PublisherSpec, RateChange
 from tidegate_simulator.scenario_check import problems
 from tidegate_simulator.scenario_file import FILE_BYTES_MAX, read, read_file, write
 from tidegate_simulator.swarm import random_scenario
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "two-clusters.json"
 
 
 def small() -> dict[str, Any]:
@@ -47,6 +53,10 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert scenario.balancing.period_s == 2.0
     assert scenario.balancing.retry_s == 5.0
     assert isinstance(scenario.duration_s, float)
+
+
+def clock(**how: float) -> dict[str, Any]:
+    return {"at_s": 5, "kind": "clock", "target": "e0", **how}
 
 
 def changed(path: str, value: object) -> str:
@@ -100,12 +110,83 @@ def changed(path: str, value: object) -> str:
         ("faults.0.until_s", 25, "is not over at duration_s = 20"),
         ("faults.0.loss", 1.5, "loss is a probability"),
         ("balancing.policy", "luck", "luck"),
+        ("balancing.period_s", 0, "period_s of balancing is 0: use 0.01 up to 604800"),
+        ("balancing.retry_s", -1, "retry_s of balancing is -1.0, below 0: use 0.01 up to"),
+        ("balancing.retry_s", math.nan, "retry_s of balancing is nan: write a finite number"),
+        ("balancing.retry_max_s", 0, "retry_max_s of balancing is 0: use"),
+        ("balancing.retry_max_s", 1, "retry_max_s of balancing is 1: use at least retry_s = 5"),
+        ("balancing.migrations_max", -1, "migrations_max of balancing is -1, below 0: use more than 0"),
+        ("balancing.margin", 1, "margin of balancing is 1.0: use 0 up to 0.99"),
+        ("balancing.seed", -1, "seed of balancing is -1, below 0"),
+        ("publishers.0.changes", [{"at_s": -5, "factor": 1}], "at_s of changes[0] of p0 is -5.0, below 0"),
+        ("publishers.0.changes", [{"at_s": 5, "factor": -2}], "factor of changes[0] of p0 is -2.0, below 0"),
+        ("publishers.0.changes", [{"at_s": 5, "factor": math.nan}], "factor of changes[0] of p0 is nan"),
+        ("publishers.0.changes", [{"at_s": 5, "factor": math.inf}], "factor of changes[0] of p0 is inf"),
+        ("publishers.0.messages_per_s", 1e9, "use fewer messages_per_s, smaller factors or a shorter duration_s"),
+        ("publishers.0.starts_s", 20, "starts_s of p0 is 20: use less than duration_s = 20"),
+        ("subscribers.0.deadline_s", 1e-9, "deadline_s of s0 is 1e-09: use 1e-06 up to 86400"),
+        ("subscribers.0.deadline_s", 1e12, "deadline_s of s0 is 1000000000000.0: use 1e-06 up to 86400"),
+        ("subscribers.0.joins_s", 20, "joins_s of s0 is 20: use less than duration_s = 20"),
+        ("edges.0.joins_s", 1e5, "joins_s of e0 is 100000: use less than duration_s = 20"),
+        ("edges.0.joins_s", 1e6, "joins_s of e0 is 1000000.0: use 0 up to 604800"),
+        ("faults.0", clock(drift=-1), "drift of faults[0] is -1.0: use -0.5 up to 1"),
+        ("faults.0", clock(amount=-1e12), "amount of faults[0] is -1000000000000.0: use -3600 up to 3600"),
+        ("faults.0", clock(amount=-60), "the clock would stand still until 65 s, too long for a run of 20 s"),
+        ("duration_s", 1e9, "duration_s of small is 1000000000.0: use more than 0 up to 604800"),
+        ("seed", -5, "seed of small is -5, below 0: use 0 up to 9223372036854775807"),
+        ("seed", 1 << 63, "seed of small is 9223372036854775808: use 0 up to 9223372036854775807"),
+        ("seed", 10**900, "…: use 0 up to 9223372036854775807"),
+        ("insights", [{"at_s": 5, "head": "h0", "made_at_s": 1e305}], "has a time that is too large"),
     ],
 )
 def test_what_is_wrong_is_named(path: str, value: object, message: str) -> None:
     with pytest.raises(ScenarioError) as raised:
         read(changed(path, value))
     assert message in str(raised.value)
+
+
+def test_every_number_of_balancing_is_checked() -> None:
+    for field in dataclasses.fields(BalancingConfig):
+        if field.type in ("int", "float", "float | None"):
+            for value in (-1, -math.inf, math.nan) if field.type != "int" else (-1,):
+                with pytest.raises(ScenarioError, match=f"{field.name} of balancing is"):
+                    read(changed(f"balancing.{field.name}", value))
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    whole = small() | {"duration_s": -1, "balancing": {"period_s": 0, "migrations_max": 0}}
+    with pytest.raises(ScenarioError) as raised:
+        read(json.dumps(whole))
+    for name in ("duration_s of small", "period_s of balancing", "migrations_max of balancing"):
+        assert name in str(raised.value)
+
+
+def test_a_number_with_thousands_of_digits_is_named() -> None:
+    text = json.dumps(small())
+    with pytest.raises(ScenarioError, match=r"scenario\.seed is Infinity; write a whole number"):
+        read(text.replace('"seed": 1', f'"seed": {"9" * 5_000}'))
+    with pytest.raises(ScenarioError, match="duration_s of small is inf: write a finite number"):
+        read(text.replace('"duration_s": 20', f'"duration_s": {"9" * 5_000}'))
+
+
+def test_a_mark_of_the_byte_order_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "marked.json"
+    path.write_text(json.dumps(small()), encoding="utf-8-sig")
+    assert read_file(path) == read(json.dumps(small()))
+
+
+def test_the_example_runs_and_has_a_move() -> None:
+    result = run_scenario(read_file(EXAMPLE))
+    assert not result.failed, result.problems
+    assert result.counts["moves"] > 0
+
+
+def test_a_run_without_end_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "STEPS_MAX", 100)
+    result = run_scenario(read(json.dumps(small())))
+    assert result.failed
+    assert not result.error
+    assert result.problems[-1].startswith("no end (seed 1): more than 100 steps, at ")
 
 
 def test_what_has_no_default_must_be_there() -> None:
