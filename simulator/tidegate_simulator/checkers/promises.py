@@ -8,6 +8,7 @@ a last resort, said so in its request, a target is filled up further, but not in
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from tidegate_agents.machine import (
@@ -96,13 +97,14 @@ class PromisesCounted(Checker):
         self._running: dict[tuple[str, str, str], PlannedMove] = {}
         self._coming: dict[str, tuple[str, str, str]] = {}
         """The same for migrations that another head leads, by their ids."""
-        self._published: dict[str, frozenset[str]] = {}
-        """Per head the topics that its own publishers sent something on in the last period."""
+        self._published: dict[str, frozenset[tuple[str, str]]] = {}
+        """Per head its own publishers that sent something in the last period, each with the topic."""
         self._drains: set[str] = set()
         """The markers of all moves that were begun."""
 
     def started(self, world: World) -> None:
         super().started(world)
+        self._stops_s = {spec.name: spec.stops_s for spec in world.scenario.publishers if spec.stops_s is not None}
         self._crashes = sorted((f.at_s, f.target) for f in world.scenario.faults if f.kind is FaultKind.CRASH)
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
@@ -114,7 +116,7 @@ class PromisesCounted(Checker):
                     key = (broker, subscription.subscriber, target)
                     if key in self._plans:
                         self._running[key] = self._plans.pop(key)
-                    elif marker not in self._drains and subscription.pattern in self._published.get(broker, ()):
+                    elif marker not in self._drains and self._is_published(broker, subscription.pattern, now):
                         # An edge is drained, which needs no plan. How much the head expects of it is its own
                         # business, but something it is.
                         self._running[key] = PlannedMove(
@@ -129,7 +131,13 @@ class PromisesCounted(Checker):
                     self._offered(broker, offer, now)
 
     def head_sampled(self, head: str, sample: HeadSampled, now: float) -> None:
-        self._published[head] = frozenset(one.topic for one in sample.publishers if one.messages_per_s > 0.0)
+        publishing = [one for one in sample.publishers if one.messages_per_s > 0.0]
+        self._published[head] = frozenset((one.publisher.partition("~")[0], one.topic) for one in publishing)
+
+    def _is_published(self, head: str, topic: str, now: float) -> bool:
+        """Whether somebody publishes on this topic at this head. Of one who has stopped it may expect nothing."""
+        known = self._published.get(head, ())
+        return any(one == topic and self._stops_s.get(publisher, inf) > now for publisher, one in known)
 
     def _heard(self, broker: str, message: ControlMessage) -> None:
         match message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.fake_world import ADDRESS, FakeWorld, scenario, subscription
@@ -324,6 +326,19 @@ def test_what_leaves_an_edge_that_is_drained_is_promised_too(share: float, found
     tell(run, 0.3)
     offer(run, share)
     assert run.end() == found
+
+
+def test_but_nothing_is_expected_of_a_publisher_that_has_stopped() -> None:
+    plan = scenario()
+    stopped = replace(plan.publishers[0], stops_s=4.5)
+    checker = PromisesCounted()
+    run = FakeWorld(replace(plan, publishers=(stopped,)), checker)
+    publisher = PublisherSample("p~1", "t", 2.0, 100.0)
+    checker.head_sampled("h0", HeadSampled(BrokerSample("h0", Role.HEAD), (publisher,)), 4.0)
+    run.step("h0", 5.0, Send("e1", OutputPrepare(subscription=subscription(), marker="tidegate.marker.m.*")))
+    tell(run, 0.3)
+    offer(run, 0.3)
+    assert run.end() == []
 
 
 @pytest.mark.parametrize(
