@@ -338,7 +338,8 @@ class SimEdge(SimBroker):
         self._capacity = capacity
         self._round_trip_s = 2 * spec.client_delay_s
         self._head_round_trip_s = 2 * spec.head_delay_s
-        self._before: dict[str, tuple[int, float, int]] = {}
+        self._before: dict[OutputQueue, tuple[int, float, int]] = {}
+        """The counters of each queue at the last sample; one that was deleted and made anew is another."""
         self._samples = 0
         self._on_line: dict[str, int] = {}
         """What of each queue is sent and has not left yet; looked at only where that is known at once."""
@@ -352,7 +353,7 @@ class SimEdge(SimBroker):
     def _reset_counters(self) -> None:
         self._look()
         self.plane.messages_in, self.plane.bytes_in = 0, 0.0
-        self._before = {name: self._counters(queue) for name, queue in self.plane.queues.items()}
+        self._before = {queue: self._counters(queue) for queue in self.plane.queues.values()}
 
     def _perform(self, action: Action) -> Event | None:
         plane = self.plane
@@ -385,8 +386,8 @@ class SimEdge(SimBroker):
         self._look()
         before = self._before
         subscriptions = tuple(
-            self._subscription_sample(queue, before.get(name, (0, 0.0, 0)), elapsed_s)
-            for name, queue in sorted(plane.queues.items())
+            self._subscription_sample(queue, before.get(queue, (0, 0.0, 0)), elapsed_s)
+            for _, queue in sorted(plane.queues.items())
         )
         broker = BrokerSample(
             self.name,

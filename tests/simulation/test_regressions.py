@@ -138,6 +138,7 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             908903,
             915098,
             961752,
+            981458,
             801214,
             801254,
         ),
