@@ -177,8 +177,15 @@ class Migrations:
         return migration
 
     def _left_behind(self, subscriber: str, pattern: str) -> bool:
-        found = self._context.registry.find(subscriber, pattern)
-        return any((edge, key_of(subscription)) in self._context.abandoned for edge, subscription in found)
+        """Whether an edge has something for this client, or may have: one that was away when we started, and has not
+        told yet what it holds.
+        """
+        context = self._context
+        found = context.registry.find(subscriber, pattern)
+        return any((edge, key_of(subscription)) in context.abandoned for edge, subscription in found) or any(
+            not record.settled and context.routes.is_carried(name, pattern)
+            for name, record in context.registry.edges.items()
+        )
 
     def begin_waiting(self) -> None:
         """Let those begin for whom there is room. Called after every event, so that nothing begins inside another."""

@@ -139,6 +139,8 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             915098,
             961752,
             981458,
+            992558,
+            993824,
             801214,
             801254,
         ),

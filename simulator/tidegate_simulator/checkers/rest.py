@@ -30,6 +30,8 @@ MEMORY_PER_CLIENT: Final = 60
 MEMORY_PER_BROKER: Final = 60
 """How many entries a machine may hold, in all its tables together, story aside. About three times what is usual: a
 table that is never cleared passes it in a schedule in which much happens."""
+_UNHEARD: Final = frozenset({FaultKind.CRASH, FaultKind.FREEZE, FaultKind.EDGE_DOWN, FaultKind.CONTROL})
+"""What keeps an edge from hearing what it is told."""
 _NOT_COUNTED: Final = frozenset({"story", "config", "_config"})
 """The story has a bound of its own; a configuration is given, not grown."""
 
@@ -140,16 +142,14 @@ def _forgotten_away(world: World, spec: SubscriberSpec, edge: str) -> bool:
     expires.
     """
     (head,) = [one.head for one in world.scenario.edges if one.name == edge]
-    left_s = spec.leaves_s or 0.0
-    away = [
-        fault.until_s + SLACK_S
-        for fault in world.scenario.faults
-        if fault.kind in (FaultKind.EDGE_DOWN, FaultKind.CONTROL) and fault.until_s is not None
-        if fault.target in (edge, EVERYBODY)
-        if fault.at_s - SLACK_S <= left_s <= fault.until_s + SLACK_S
-    ]
+    left_s = until_s = spec.leaves_s or 0.0
+    for fault in sorted(world.scenario.faults, key=lambda fault: fault.at_s):
+        # One such fault may follow another.
+        unheard = fault.kind in _UNHEARD and fault.target in (edge, EVERYBODY) and fault.until_s is not None
+        if unheard and fault.until_s is not None and fault.at_s - SLACK_S <= until_s <= fault.until_s + SLACK_S:
+            until_s = fault.until_s + SLACK_S
     crashes = [f.at_s for f in world.scenario.faults if f.kind is FaultKind.CRASH and f.target == head]
-    return any(left_s <= crash_s <= until_s for crash_s in crashes for until_s in away)
+    return any(left_s <= crash_s <= until_s for crash_s in crashes if until_s > left_s)
 
 
 def needed_behind(world: World, tree: Tree, head: str, target: str) -> set[str]:

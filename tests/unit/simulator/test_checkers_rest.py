@@ -158,7 +158,13 @@ def test_or_its_head_crashed_in_the_middle_of_a_move_abroad(head: str, crash_s: 
 
 
 @pytest.mark.parametrize(
-    "away", [(FaultKind.EDGE_DOWN, "e0"), (FaultKind.CONTROL, "e0"), (FaultKind.CONTROL, EVERYBODY)]
+    "away",
+    [
+        (FaultKind.EDGE_DOWN, "e0"),
+        (FaultKind.CRASH, "e0"),
+        (FaultKind.CONTROL, "e0"),
+        (FaultKind.CONTROL, EVERYBODY),
+    ],
 )
 @pytest.mark.parametrize(
     ("away_s", "crash_s", "found"),
@@ -168,6 +174,19 @@ def test_or_its_head_crashed_before_the_edge_was_back(
     away: tuple[FaultKind, str], away_s: tuple[float, float], crash_s: float, found: list[str]
 ) -> None:
     faults = Fault(away_s[0], *away, away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
+    run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
+    run.queue("e0", consumed=False)
+    run.route("h0", "e0", "t")
+    assert run.end() == found
+
+
+@pytest.mark.parametrize(("again_s", "found"), [(58.0, []), (70.0, ["orphan"])])
+def test_or_while_one_thing_after_another_kept_the_edge_from_hearing_of_it(again_s: float, found: list[str]) -> None:
+    faults = (
+        Fault(40.0, FaultKind.CRASH, "e0", 60.0),
+        Fault(again_s, FaultKind.CONTROL, EVERYBODY, 80.0),
+        Fault(75.0, FaultKind.CRASH, "h0", 80.0),
+    )
     run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
     run.queue("e0", consumed=False)
     run.route("h0", "e0", "t")
