@@ -183,13 +183,3 @@ def combined(results: Iterable[Result]) -> Totals:
     for result in sorted(results, key=lambda result: result.seed):
         totals.add(result)
     return totals
-
-
-def combined_hash(results: Iterable[Result]) -> str:
-    """One hash over the traces of all results, in the order of the seeds."""
-    return combined(results).trace_hash
-
-
-def combined_counts(results: Iterable[Result]) -> dict[str, int]:
-    """The counts of all results, added up."""
-    return combined(results).counts

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tidegate_simulator.runner import Result, combined_counts, run_many
+from tidegate_simulator.runner import Result, combined, run_many
 
 CHUNK = 100
 SCHEDULES = 1_000
@@ -32,7 +32,7 @@ def test_nothing_goes_wrong(first: int) -> None:
 
 
 def test_the_rare_things_happen_too() -> None:
-    totals = combined_counts([result for first in STARTS for result in chunk(first)])
+    totals = combined(result for first in STARTS for result in chunk(first)).counts
     rare = ("collected", "publisher_moves", "throttled", "late", "insights_taken", "insights_refused")
     for name in (*rare, "advised_placements"):
         assert totals.get(name, 0) > 0, f"no {name} in seeds 1 to {SCHEDULES}"

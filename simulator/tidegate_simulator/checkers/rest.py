@@ -144,10 +144,11 @@ def _forgotten_away(world: World, spec: SubscriberSpec, edge: str) -> bool:
     (head,) = [one.head for one in world.scenario.edges if one.name == edge]
     left_s = until_s = spec.leaves_s or 0.0
     for fault in sorted(world.scenario.faults, key=lambda fault: fault.at_s):
-        # One such fault may follow another.
-        unheard = fault.kind in _UNHEARD and fault.target in (edge, EVERYBODY) and fault.until_s is not None
-        if unheard and fault.until_s is not None and fault.at_s - SLACK_S <= until_s <= fault.until_s + SLACK_S:
-            until_s = fault.until_s + SLACK_S
+        over_s = fault.until_s
+        if fault.kind not in _UNHEARD or fault.target not in (edge, EVERYBODY) or over_s is None:
+            continue
+        if fault.at_s - SLACK_S <= until_s <= over_s + SLACK_S:  # one such fault may follow another
+            until_s = over_s + SLACK_S
     crashes = [f.at_s for f in world.scenario.faults if f.kind is FaultKind.CRASH and f.target == head]
     return any(left_s <= crash_s <= until_s for crash_s in crashes if until_s > left_s)
 
