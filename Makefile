@@ -29,7 +29,7 @@ check: setup ## format, lint, types, unit and property tests, fifty random sched
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest tests/unit tests/property $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/property tests/unit $(ARGS)
 	@$(BIN)/tidegate simulate --seeds 50
 
 bench: setup ## measure the data plane beside a bare shovel and federation

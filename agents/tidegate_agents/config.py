@@ -11,19 +11,19 @@ from typing import Final
 
 from tidegate_protocol.messages import Capacity
 
-from .threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
+from .load.threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
 
 SILENT_PERIODS_MAX: Final = 3
 """Whoever has not been heard of for this many periods is not alive: state is soft."""
-
-STORY_LENGTH_MAX: Final = 1_000
-"""How many recent decisions an agent remembers."""
 
 EDGES_TRIED_MAX: Final = 3
 """How many edges one allocation asks before it is refused."""
 
 ATTEMPTS_MAX: Final = 3
 """How often one request between brokers is sent before it is given up."""
+
+CLIENT_ATTEMPTS_MAX: Final = ATTEMPTS_MAX + 2
+"""How often a client is told or asked the same thing: its way is longer than that to a broker."""
 
 REPLIES_JOINED_MAX: Final = 16
 """How many repetitions of one pending request are answered together; of more, only the latest."""

@@ -1,7 +1,7 @@
 """The vocabulary between an agent and whatever runs it.
 
 Events are what happened, named in the past; actions are what is to be done, named as imperatives. Both are
-frozen. What always holds:
+frozen. Invariants:
 
 - an agent never waits: what takes time is an action whose completion comes back as an event;
 - actions are carried out in the order given; those on the data plane one after another;
@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from tidegate_protocol.balancing import PieLocal
+from tidegate_protocol.balancing.loads import PieLocal
+from tidegate_protocol.decisions import Decision
 from tidegate_protocol.messages import ControlMessage, Subscription
 
-from .metrics import BrokerSample, PublisherSample, SubscriptionSample
+from .load.metrics import BrokerSample, PublisherSample, SubscriptionSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,19 +362,6 @@ class Record:
     """A decision, for the log and for whoever asks why."""
 
     decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One decision that explains itself."""
-
-    kind: str
-    subject: str
-    reason: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    rejected: Mapping[str, str] = field(default_factory=dict)
-    session: str = ""
-    """The session or migration it belongs to."""
 
 
 Action = (

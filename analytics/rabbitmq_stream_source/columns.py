@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from .offsets import StreamKey
+from .tolerant import OFFSET_HEADER
 
-OFFSET_HEADER: Final = "x-stream-offset"
 ROWS_MAX: Final = 5_000
 BYTES_MAX: Final = 8 * 2**20
 TIMESTAMP_MAX_S: Final = 253_402_300_799
@@ -102,7 +102,10 @@ def header_text(value: Any) -> str | None:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict | list):
-        return json.dumps(value, default=header_text, ensure_ascii=False)
+        try:
+            return json.dumps(value, default=header_text, ensure_ascii=False)
+        except RecursionError:
+            return None  # nested deeper than anybody reads; the message counts
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(int(value)) if isinstance(value, int) else str(value)

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import pika
 from pika import exceptions
-from pika.adapters.select_connection import SelectConnection
 
 from .errors import AccessRefused, ConnectionFailed, NotAStream, SourceError, StreamMissing, Unavailable, Unreadable
 from .options import Broker, Endpoint, Tls
+from .tolerant import TolerantConnection
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -120,7 +120,7 @@ class Link:
         self._failure: SourceError | None = None
         self._open = False
         self._ended = False
-        self._connection: Any = SelectConnection(
+        self._connection: Any = TolerantConnection(
             _parameters(broker, tls),
             on_open_callback=self._on_open,
             on_open_error_callback=self._on_failed,

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from .columns import OFFSET_HEADER
 from .errors import Silent, SourceError
 from .link import Consumer, Link
+from .tolerant import OFFSET_HEADER
 
 AT_ONCE_MAX: Final = 64
 """Channels open at a time on one connection; RabbitMQ allows 2,047 unless configured otherwise."""

@@ -16,13 +16,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .columns import BYTES_MAX, OFFSET_HEADER, ROWS_MAX, Rows
+from .columns import BYTES_MAX, ROWS_MAX, Rows
 from .errors import DataLoss, Silent, Transient, Unreadable
 from .link import Consumer, Link, quiet_client
 from .offsets import Range
 from .options import Broker, Settings
 from .probe import Probe
 from .retries import Retries
+from .tolerant import OFFSET_HEADER
 
 ACKS_PER_PREFETCH: Final = 4
 """Acknowledging a quarter of the prefetch at a time keeps RabbitMQ sending, at four frames per prefetch."""

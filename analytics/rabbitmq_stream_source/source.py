@@ -224,4 +224,4 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         address = self._settings.broker(key.broker).address
         if not self._settings.skip_lost:
             raise DataLoss(address, key.stream, problem)
-        logger.warning("%s: stream %r: %s; onDataLoss=skip, so reading goes on", address, key.stream, problem)
+        logger.warning("%s: stream %r: %s; reading goes on, because onDataLoss=skip", address, key.stream, problem)

@@ -5,9 +5,11 @@ digest belongs to the window that its end falls into; it is never split, so a wi
 Quantiles come from the digests' buckets, added up: right to within 2 %, however many are merged, and by the protocol's
 own rule.
 
-Batch or streaming. What always holds: a digest counts once, though a report be taken twice around a head's restart. In
-a streaming query a window is told when the watermark has passed its end, and never changes afterwards; a digest later
-than that is dropped and counted by Spark (`numRowsDroppedByWatermark` of its progress). In a batch nothing is late.
+Runs as a batch or as a streaming query.
+
+Invariants: a digest counts once, even if its report is taken twice around a head's restart. A streaming query writes a
+window when the watermark has passed its end, and never changes it afterwards; a later digest is dropped and counted by
+Spark (`numRowsDroppedByWatermark` of its progress). In a batch nothing is late.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Records `prediction` and `outcome` are joined by session and broker, not by clus
 another one. An outcome repeats what was predicted for its source; where the prediction itself was lost, that is used.
 A session that is predicted anew counts with its last prediction, and a broker with its last outcome.
 
-What always holds: errors are measured minus predicted, in the metric's own unit; a prediction without an outcome is in
-the table all the same, unmeasured, so that a policy can't look good by what nobody saw.
+Invariants: an error is measured minus predicted, in the metric's own unit. A prediction without an outcome is in the
+table, too, unmeasured, so that a policy can't look good by effects that were never measured.
 """
 
 from __future__ import annotations

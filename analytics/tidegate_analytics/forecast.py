@@ -1,6 +1,6 @@
 """Rates to expect: each topic's windows continued by Holt's method, block by block.
 
-A forecast is told with the error that one-step forecasts had on the topic's past, so that whoever uses it can see what
+A forecast is told with the error that one-step forecasts had on the topic's past, so that its user can see what
 it is worth; where there were too few windows it is their mean, and has no factors.
 """
 

@@ -1,12 +1,14 @@
 """From raw messages of a stream to judged ones: records of a known kind, or a reason why not.
 
 A body is decoded by the protocol itself, so the lake takes exactly what every other reader takes. Beyond that a record
-must fit the lake: its whole numbers into what is exact, its time into what can be. What always holds: whatever the
-bytes, there is one row for each message, with a kind or with a reason from `REASONS`, and never an exception.
+must fit the lake: whole numbers must be exactly representable, and its time must be possible.
 
-A time in the future is a clock that has jumped. Such a record must not get into the lake: a streaming job would take
-it for the present and count all that come after it as late. "Now" is the moment the batch was planned, which Spark
-keeps in the checkpoint: a batch that runs again is judged alike.
+Invariant: whatever the bytes, there is one row for each message, with a kind or with a reason from `REASONS`, and never
+an exception.
+
+A time in the future comes from a clock that has jumped. Such a record must not get into the lake: a streaming job would
+take its time for the present and count all later records as late. "Now" is the moment the batch was planned, which
+Spark keeps in the checkpoint: a batch that runs again is judged alike.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class LakeWriter:
     def __call__(self, messages: DataFrame, batch: int) -> None:
         """Write one batch: what Spark calls for each, and again for one that it does not know to be done."""
         if batch == self.committed:
-            log.info("batch %d is complete already", batch)
+            log.info("batch %d was written before; skipped", batch)
             return
         if batch != self.committed + 1:
             problem = f"the checkpoint is at batch {batch}, the last one here is {self.committed}"
@@ -213,4 +213,4 @@ def _log_batch(counts: BatchCounts) -> None:
     log.info("batch %d: %d records", counts.batch, sum(counts.records.values()))
     if counts.refused:
         told = ", ".join(f"{number} {reason}" for reason, number in sorted(counts.refused.items()))
-        log.warning("batch %d: no records, and in the quarantine: %s", counts.batch, told)
+        log.warning("batch %d: messages that are no valid records went to the quarantine: %s", counts.batch, told)

@@ -7,7 +7,7 @@ the publisher had been even within it; nothing is lost or counted twice.
 **Silence is not absence.** A publisher that sends nothing reports nothing, and so does a head that is down. A rate of 0
 is believed where the cluster's telemetry is known to have been written: in periods in which any publisher reported, and
 in windows with as many load samples of the head as is usual there. `coverage` says how much of each window that is;
-rates are per second of it, and whoever looks at several windows leaves those below `COVERED_MIN` out.
+rates are per second of it, and readers of several windows leave out the ones below `COVERED_MIN`.
 
 **Several publishers on one topic.** Let λ_i be the rate of publisher i, λ their sum, and c_i² the squared coefficient
 of variation of its gaps (1 for Poisson arrivals, 0 for a clock, more for bursts; 1 where it sent too little to tell).
@@ -17,7 +17,7 @@ The merged stream is no renewal process, so its c² is an approximation, that of
     c² = w·Σ (λ_i/λ)·c_i² + (1 − w),    w = 1 ÷ (1 + 4·(1 − ρ)²·(v − 1)),    v = 1 ÷ Σ (λ_i/λ)²
 
 The sum is exact for long times, and what a queue under heavy load feels; many publishers together look like Poisson
-over short times, and to a queue under little load. ρ is the utilization of the queue one has in mind, and v how many
+over short times, and to a queue under little load. ρ is the utilization of the queue in question, and v how many
 publishers of equal rate there might be. One publisher: w = 1, and c² is its own.
 """
 

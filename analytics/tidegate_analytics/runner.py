@@ -1,6 +1,6 @@
 """Runs jobs: finds their input, writes their tables, and waits for streaming queries.
 
-What always holds: a table in the output directory is whole. A job over the lake writes its tables beside the old ones
+Invariant: a table in the output directory is whole. A job over the lake writes its tables beside the old ones
 and swaps them when they are done; a job over a stream appends windows, each once, with its checkpoint beside them. A
 killed run leaves what was there before, and is simply run again.
 """

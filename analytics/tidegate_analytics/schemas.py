@@ -1,8 +1,8 @@
 """Schemas of the lake's tables, worked out from the models of the protocol: they can't drift apart.
 
 A field of a record is a column of the same name: texts and enumerations as string, whole numbers as long, others as
-double, tuples as arrays, parts as structs. Every column may be null, because a file written before a field existed is
-read with it. Beside the record's own fields a table has:
+double, tuples as arrays, parts as structs, the record of a decision as its JSON. Every column may be null, because a
+file written before a field existed is read with it. Beside the record's own fields a table has:
 
     time            timestamp   `time_us` as a time
     stream_broker   string      the RabbitMQ that the record was read from, as the source calls it
@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidegate_protocol.decisions import Decision
 from tidegate_protocol.telemetry import KINDS, RECORD_CLASSES, Record
 
 from .errors import InvalidOption
@@ -120,6 +121,6 @@ def _type(annotation: Any) -> DataType:
     assert isinstance(annotation, type), f"no column type for {annotation}"
     if issubclass(annotation, BaseModel):
         return _struct(annotation)
-    if issubclass(annotation, Enum):
+    if issubclass(annotation, Enum | Decision):  # a decision is kept as its JSON: each kind has fields of its own
         return StringType()
     return _SCALARS[annotation]

@@ -1,8 +1,8 @@
 """Rates of many topics as rows of numbers of equal length, in blocks that one task can hold.
 
-What always holds: a series has one value for each window that is covered (`rates.coverage`), in order, 0 where the
-topic had no messages; all topics of a cluster have the same windows, the last `WINDOWS_MAX` at most. So a block is a
-matrix, and whatever is done to topics one by one is done to all of a block at once.
+Invariants: a series has one value for each window that is covered (`rates.coverage`), in order, 0 where the topic had
+no messages. All topics of a cluster have the same windows, the last `WINDOWS_MAX` at most. So a block is a matrix, and
+a formula is applied to all topics of a block at once.
 """
 
 from __future__ import annotations

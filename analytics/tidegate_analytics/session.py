@@ -1,7 +1,7 @@
 """A Spark session for the jobs, and whether there can be one.
 
-What always holds: times are UTC, whatever the machine's time zone, so that a date in the lake means the same
-everywhere; Python workers of a local master are this very interpreter, which has our packages. Importing this module
+Invariants: times are UTC, whatever the machine's time zone, so that a date in the lake means the same everywhere.
+Python workers of a local master run the interpreter of this process, which has our packages. Importing this module
 needs no Spark.
 """
 

@@ -8,21 +8,21 @@ import time
 
 from tidegate_agents.config import SILENT_PERIODS_MAX
 from tidegate_agents.config import EdgeConfig as AgentConfig
-from tidegate_agents.edge import EdgeAgent
-from tidegate_agents.policies import policy_named
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
-from .config import EdgeConfig
-from .control import ControlChannel, Inbox
-from .edge_plane import EdgePlane
-from .exporting.load import EdgeLoad
-from .management import Management
-from .metrics import BrokerMetrics
+from .observe.counters import BrokerMetrics
+from .observe.exporting.load import EdgeLoadMetrics
+from .observe.telemetry.parts import edge_telemetry
+from .plane.edge import EdgePlane
+from .plane.worker import PlaneWorker
 from .process import BrokerProcess, Parts, main, new_metrics
+from .rabbit.control import ControlChannel, ControlInbox
+from .rabbit.management import Management
 from .runtime import Runtime
 from .sensing.senses import edge_senses
-from .telemetry.parts import edge_telemetry
-from .worker import PlaneWorker
+from .settings.options import EdgeConfig
 
 LIST_PERIODS = 5
 """How many periods lie between two listings of the output queues."""
@@ -63,7 +63,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         plane.list_outputs,
         LIST_PERIODS * config.period_s,
     )
-    inbox = Inbox(
+    inbox = ControlInbox(
         "edge", config.name, control_queue(config.name), (broker_key(config.name), pie_local_key(config.cluster))
     )
     senses = edge_senses(config, agent, plane, runtime.post, management, metrics.registry)
@@ -75,7 +75,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
     limits = policy_named(config.policy, config.policy_seed).limits
-    metrics.registry.register(EdgeLoad(agent, senses.sensed, limits, config.topic_series_max))
+    metrics.registry.register(EdgeLoadMetrics(agent, senses.sensed, limits, config.topic_series_max))
     return Parts(
         runtime,
         worker,

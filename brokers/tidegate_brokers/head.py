@@ -11,7 +11,7 @@ from aiormq.abc import AbstractChannel
 
 from tidegate_agents.config import HeadConfig as AgentConfig
 from tidegate_agents.config import NeighbourConfig
-from tidegate_agents.head import HeadAgent
+from tidegate_agents.head.agent import HeadAgent
 from tidegate_agents.machine import FenceArrived, LinkKind
 from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import (
@@ -25,18 +25,18 @@ from tidegate_protocol.names import (
     pie_local_key,
 )
 
-from .config import HeadConfig
-from .control import ControlChannel, Inbox
-from .exporting.load import HeadLoad
-from .fences import FenceWatch
-from .head_plane import HeadPlane
-from .management import Management
-from .metrics import BrokerMetrics, distribution_version
+from .observe.counters import BrokerMetrics, distribution_version
+from .observe.exporting.load import HeadLoadMetrics
+from .observe.telemetry.parts import Telemetry, head_telemetry
+from .plane.fences import FenceWatch
+from .plane.head import HeadPlane
+from .plane.worker import PlaneWorker
 from .process import BrokerProcess, Parts, main, new_metrics
+from .rabbit.control import ControlChannel, ControlInbox
+from .rabbit.management import Management
 from .runtime import Runtime
 from .sensing.senses import Senses, head_senses
-from .telemetry.parts import Telemetry, head_telemetry
-from .worker import PlaneWorker
+from .settings.options import HeadConfig
 
 ROUTINE_PERIODS = 5
 """How many periods lie between two looks at the links."""
@@ -76,16 +76,9 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
     _count_routes(plane, metrics)
-
-    async def look(channel: AbstractChannel, management: Management) -> None:
-        found = await plane.watch(channel, management)
-        for target in set(metrics.links) - found.keys():
-            metrics.forget_link(target)
-        for target, state in found.items():
-            metrics.observe_link(target, state.shovel, state.waiting, state.forwarded)
-
+    look = partial(_look_at_links, plane, metrics)
     worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
-    inbox = Inbox("head", config.name, control_queue(config.name), _keys(config))
+    inbox = ControlInbox("head", config.name, control_queue(config.name), _keys(config))
     senses = head_senses(config, lambda: len(plane.links), runtime.post, management, metrics.registry)
     post = senses.switchboard.post
     own = ControlChannel("control", config.url, post, metrics, inbox, own_names=config.client_names == "own")
@@ -101,7 +94,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
     _report_to(telemetry, senses, config)
-    metrics.registry.register(HeadLoad(senses.sensed, lambda: telemetry.decisions.state, lambda: agent.paused))
+    metrics.registry.register(HeadLoadMetrics(senses.sensed, lambda: telemetry.decisions.state, lambda: agent.paused))
     return Parts(
         runtime,
         worker,
@@ -113,6 +106,16 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         senses=senses.tasks,
         telemetry=telemetry,
     )
+
+
+async def _look_at_links(
+    plane: HeadPlane, metrics: BrokerMetrics, channel: AbstractChannel, management: Management
+) -> None:
+    found = await plane.watch(channel, management)
+    for target in set(metrics.links) - found.keys():
+        metrics.forget_link(target)
+    for target, state in found.items():
+        metrics.observe_link(target, state.shovel, state.waiting, state.forwarded)
 
 
 def _report_to(telemetry: Telemetry, senses: Senses, config: HeadConfig) -> None:

@@ -23,19 +23,19 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 from tidegate_agents.machine import StopRequested
 
-from .amqp import ConnectionKeeper
-from .config import BrokerConfig
-from .control import ControlChannel
 from .errors import EX_SOFTWARE, BrokerError, RabbitUnreachable
-from .http import HttpServer
-from .logs import set_up_logging
-from .management import Management
-from .metrics import BrokerMetrics
-from .preflight import check_rabbitmq
+from .observe.counters import BrokerMetrics
+from .observe.http import HttpServer
+from .observe.logs import set_up_logging
+from .observe.telemetry.parts import Telemetry
+from .plane.worker import PlaneWorker
+from .rabbit.connection import ConnectionKeeper
+from .rabbit.control import ControlChannel
+from .rabbit.management import Management
+from .rabbit.preflight import check_rabbitmq
 from .runtime import Runtime, measure_lag
-from .settings import load_config
-from .telemetry.parts import Telemetry
-from .worker import PlaneWorker
+from .settings.options import BrokerConfig
+from .settings.reading import load_config
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class BrokerProcess:
         except RabbitUnreachable as error:
             if parts.control_required:
                 raise
-            log.warning("going on without the head: %s", error)
+            log.warning("cannot reach the head; working without it and trying on: %s", error)
         for other in parts.others:
             self._spawn(other.keeper.run())
         self._spawn(parts.worker.run())
@@ -158,14 +158,16 @@ class BrokerProcess:
                 await parts.control.stop_taking()
                 await parts.runtime.finish()
         except TimeoutError:
-            log.warning("stopping with work in progress after %g s", self._config.shutdown_timeout_s)
+            log.warning(
+                "work is still in progress after %g s; stopping without waiting for it", self._config.shutdown_timeout_s
+            )
         parts.runtime.post(StopRequested())
         try:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
                 for channel in (parts.control, *parts.others):
                     await channel.flush()
         except TimeoutError:
-            log.warning("some last messages were not confirmed")
+            log.warning("the last control messages were not confirmed; they may be lost")
         await parts.telemetry.finish()
 
     async def _close(self) -> None:
@@ -239,7 +241,7 @@ def run_until_signalled(run: Callable[[C, asyncio.Event], Coroutine[Any, Any, No
     except BrokerError:
         raise
     except Exception:
-        log.critical("a bug ended this process", exc_info=True)
+        log.critical("a bug of ours ended this process", exc_info=True)
         return EX_SOFTWARE
     return 0
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from tidegate_agents.kit.memory import Recent
 from tidegate_agents.machine import (
     Action,
     Agent,
@@ -30,17 +31,19 @@ from tidegate_agents.machine import (
     SetTimer,
     TimerFired,
 )
+from tidegate_protocol.decisions import to_plain
 from tidegate_protocol.names import client_key, pie_local_key
+from tidegate_protocol.rendering import sentence
 
-from .control import ControlChannel
-from .metrics import BrokerMetrics
-from .worker import PlaneWorker
+from .observe.counters import BrokerMetrics
+from .plane.worker import PlaneWorker
+from .rabbit.control import ControlChannel
 
 log = logging.getLogger(__name__)
 
 UNANSWERED_MAX: Final = 10_000
 UNANSWERED_AGE_MAX_S: Final = 15.0
-"""Nobody waits longer than this for an answer, so neither does a process that stops."""
+"""No sender waits longer than this for an answer, so a process that stops does not either."""
 IDLE_CHECK_S: Final = 0.05
 LAG_PERIOD_S: Final = 1.0
 
@@ -62,7 +65,7 @@ class Runtime:
         self._events: deque[Event] = deque()
         self._handling = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._unanswered: dict[ReplyAddress, float] = {}
+        self._unanswered: Recent[ReplyAddress, float] = Recent(UNANSWERED_MAX)
         self._worker: PlaneWorker | None = None
         self._own: ControlChannel | None = None
         self._route: Route | None = None
@@ -89,21 +92,19 @@ class Runtime:
     def _handle(self, event: Event) -> None:
         now = asyncio.get_running_loop().time()
         if isinstance(event, MessageReceived) and event.reply_to is not None:
-            if len(self._unanswered) >= UNANSWERED_MAX:
-                self._unanswered.pop(next(iter(self._unanswered)))
             self._unanswered[event.reply_to] = now
         try:
             actions = self._agent.handle(event, now)
         except Exception:
             self._metrics.agent_errors.inc()
-            log.exception("the agent failed on %s", type(event).__name__)
+            log.exception("the agent failed on %s by a bug of ours; the event is skipped", type(event).__name__)
             return
         self.carry_out(actions)
         if self.observer is not None:
             self.observer(event, actions, now)
 
     def carry_out(self, actions: Iterable[Action]) -> None:
-        """Hand each action to whoever does it, in order."""
+        """Hand each action to the part that carries it out, in order."""
         assert self._worker is not None
         assert self._own is not None
         assert self._route is not None
@@ -124,20 +125,12 @@ class Runtime:
                 case CancelTimer(name=name):
                     self._cancel_timer(name)
                 case Record(decision=decision):
-                    log.info(
-                        "%s %s: %s",
-                        decision.kind,
-                        decision.subject,
-                        decision.reason,
-                        extra={
-                            "decision": decision.kind,
-                            "subject": decision.subject,
-                            "reason": decision.reason,
-                            "numbers": dict(decision.numbers),
-                            "rejected": dict(decision.rejected),
-                            "session": decision.session or None,
-                        },
-                    )
+                    extra = {
+                        "decision": decision.kind,
+                        "record": to_plain(decision),
+                        "session": decision.session or None,
+                    }
+                    log.info("%s", sentence(decision), extra=extra)
                 case SampleSoon(after_s=after_s):
                     self.sample_soon(after_s)
                 case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -22,8 +22,6 @@ from rich.progress import (
 )
 
 Result = TypeVar("Result")
-Report = Callable[[str, int, int], None]
-"""How long work tells its progress: the step's name, how much of it is done, and of how much."""
 
 URL_VARIABLE = "TIDEGATE_URL"
 
@@ -81,13 +79,22 @@ def print_json(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value, sort_keys=False))
 
 
+def present(value: Mapping[str, Any], show: Callable[[Any], None], as_json: bool) -> None:
+    """A result: as JSON for a machine, as `show` prints it for a person."""
+    if as_json:
+        print_json(value)
+    else:
+        show(value)
+
+
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a command's coroutine, on uvloop where there is one. Ctrl-C cancels it and is raised afterwards."""
-    try:
-        import uvloop
-    except ImportError:  # not built for every platform
-        return asyncio.run(main)
-    return uvloop.run(main)
+    with closing(main):  # If Ctrl-C comes before it is started, Python would warn that it was never awaited.
+        try:
+            import uvloop
+        except ImportError:  # not built for every platform
+            return asyncio.run(main)
+        return uvloop.run(main)
 
 
 class Steps:

@@ -1,18 +1,33 @@
 """From an error to one line for a person and an exit code for a machine.
 
-The packages below raise errors that already say what is wrong and what to do. Here is only which exit code each kind
-gets. What is not listed is a bug of ours and keeps its traceback.
+The packages below raise errors that already say what is wrong and what to do. This module only knows which exit code
+each kind gets. An error that is not listed is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import click
 
 from .exit_codes import ExitCode
 
 
 class CommandFailed(Exception):
     """A command could not do what it was asked; the text says why and what to do."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Options that an experiment refuses are a mistake on the command line (`nan` passes every range)."""
+    from tidegate_simulator.errors import ScenarioError
+
+    try:
+        yield
+    except (ValueError, ScenarioError) as error:
+        raise click.UsageError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +52,12 @@ def describe(error: BaseException) -> Described | None:
         TablesMissing,
     )
     from tidegate_brokers.errors import BrokerError
+    from tidegate_experiments.errors import ExperimentError
     from tidegate_protocol.errors import ProtocolError
     from tidegate_protocol.parts import RefusalReason
     from tidegate_simulator.errors import SimulatorError
 
-    if isinstance(error, CommandFailed):
+    if isinstance(error, CommandFailed | ExperimentError):
         return Described(str(error), ExitCode.FAILED)
     if isinstance(error, BrokerError):
         return Described(str(error), error.exit_code)

@@ -1,4 +1,4 @@
-"""What the process exits with. The numbers are those of sysexits.h, so that supervisors already know them."""
+"""The exit codes of the process. Their numbers are from sysexits.h, so that supervisors already know them."""
 
 from __future__ import annotations
 

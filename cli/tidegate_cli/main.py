@@ -24,9 +24,9 @@ _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "access": "Make accounts of RabbitMQ with the least rights that work, and print addresses for them.",
         "analytics": "Run Spark over telemetry: a lake, jobs over it, and a report to look at.",
-        "bench": "Measure: the data plane against what RabbitMQ offers by itself, agents' decisions, the Spark source.",
+        "bench": "Measure the data plane against plain RabbitMQ, agents' decisions, moves, and the Spark source.",
         "condition": "Shape, stall, cut or reset a broker's links, live.",
-        "demo": "Start a small cluster, let messages flow for half a minute, sum up.",
+        "demo": "Start a small cluster on real RabbitMQ, let a burst come, and show who is moved and why.",
         "drain": "Empty an edge for maintenance: its subscribers are moved, nothing is lost.",
         "edge": "Run the process of an edge broker.",
         "experiment": "Run an experiment of the papers, or all policies on it side by side.",
@@ -38,9 +38,9 @@ _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "publish": "Publish messages on a topic.",
         "resume": "Switch load balancing on again.",
         "simulate": "Run the agents in virtual time under random loads and faults, by seed.",
-        "status": "Show clusters: states, load against thresholds, sessions, culprits.",
+        "status": "Show clusters: states, load against thresholds, sessions, clients that harm others.",
         "subscribe": "Receive messages, each with its age against the deadline.",
-        "telemetry": "Look at what brokers record: load, decisions, latencies, as it comes or from any point.",
+        "telemetry": "Print the records of brokers (load, decisions, latencies), as they come or from any point.",
         "undrain": "Use a drained edge again.",
         "up": "Start a whole cluster on this machine, on real RabbitMQ.",
     }
@@ -99,7 +99,7 @@ def cli() -> None:
 
 def _read_url_file() -> None:
     """TIDEGATE_URL_FILE names a file that holds the address: it has a password, which not every environment hides."""
-    from tidegate_brokers.settings import secret_from
+    from tidegate_brokers.settings.reading import secret_from
 
     text = secret_from(os.environ, URL_VARIABLE, "--url")
     if text is not None:
@@ -136,7 +136,7 @@ def _code_of(error: Exception) -> int:
         isinstance(error, BaseExceptionGroup) and error.subgroup(BrokenPipeError) is not None
     )
     if pipe_broken and _reader_left():
-        # Whoever read our output has seen enough (`tidegate subscribe … | head`): nobody is there to be told, and
+        # The reader of our output has seen enough (`tidegate subscribe … | head`): there is no reader to tell, and
         # nothing went wrong. So it ends without a word and with 0, as a command does that SIGPIPE ends in the middle
         # of a pipeline; 1 would say that what was checked did not hold. What is still buffered goes nowhere.
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from tidegate_protocol.operations import PauseReply, PauseRequest
+from tidegate_protocol.rendering.words import counted
 
-from .ask import Asking
-from .console import json_option, out, print_json, run, url_option
+from .asking import answer
+from .console import json_option, url_option
 
 
 def pause_command(name: str, *, paused: bool, help_text: str) -> click.Command:
@@ -17,18 +18,9 @@ def pause_command(name: str, *, paused: bool, help_text: str) -> click.Command:
     @url_option
     @json_option
     def command(url: str, as_json: bool) -> None:
-        reply = run(_ask(url, paused))
-        if as_json:
-            print_json(reply.model_dump(mode="json", exclude={"v", "kind"}))
-        else:
-            out().print(text(reply))
+        answer(url, PauseRequest(paused=paused), PauseReply, text, as_json)
 
     return command
-
-
-async def _ask(url: str, paused: bool) -> PauseReply:
-    async with Asking(url) as head:
-        return await head.ask(PauseRequest(paused=paused), PauseReply)
 
 
 def text(reply: PauseReply) -> str:
@@ -38,6 +30,5 @@ def text(reply: PauseReply) -> str:
         return f"balancing in cluster {reply.cluster} was {state} already"
     said = f"balancing in cluster {reply.cluster} is {state}"
     if reply.paused and reply.under_way:
-        sessions = "1 session" if reply.under_way == 1 else f"{reply.under_way} sessions"
-        said += f"; {sessions} under way will end as usual"
+        said += f"; {counted(reply.under_way, 'session')} under way will end as usual"
     return f"{said}; `tidegate resume` switches it on again" if reply.paused else said

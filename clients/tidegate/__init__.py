@@ -12,8 +12,8 @@ from importlib.metadata import version
 
 from ._async_publisher import AsyncPublisher, AsyncReceipt
 from ._async_subscriber import AsyncSubscriber, AsyncSubscription
-from ._config import Backoff, Limits, Timeouts
-from ._errors import (
+from ._core.config import Backoff, Limits, Timeouts
+from ._core.errors import (
     AccessRefused,
     CertificateRefused,
     Closed,
@@ -32,9 +32,9 @@ from ._errors import (
     TimedOut,
     UnexpectedReply,
 )
-from ._message import Message
-from ._publisher import PublisherStatistics
-from ._statistics import Statistics
+from ._core.message import Message
+from ._core.statistics import Statistics
+from ._engine.publisher import PublisherStatistics
 from ._sync_publisher import Publisher, Receipt
 from ._sync_subscriber import Subscriber, Subscription
 

@@ -1,6 +1,7 @@
 """`AsyncPublisher`: publishing from asyncio.
 
-A thin layer over `PublisherEngine`; all rules are in the machine below it.
+A thin layer over `PublisherEngine`: it waits for places in the window and for confirmations. The rules of publishing
+are in `_core.publishing` and `_core.window`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any, Self
 
 from tidegate_protocol.form import AttributeValue
 
-from ._aio import AioRuntime
-from ._config import Address, Backoff, Limits, Timeouts
-from ._errors import Closed, TidegateError, TimedOut
-from ._options import make_limits, make_publisher_id
-from ._publisher import PublisherEngine, PublisherStatistics
-from ._publishing import Publication
+from ._core.config import Address, Backoff, Limits, Timeouts
+from ._core.errors import Closed, TidegateError, TimedOut
+from ._core.options import make_limits, make_publisher_id
+from ._core.window import Publication
+from ._engine.publisher import PublisherEngine, PublisherStatistics
+from ._io.aio import AioRuntime
 
 
 class AsyncReceipt:

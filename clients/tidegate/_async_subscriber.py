@@ -1,6 +1,7 @@
 """`AsyncSubscriber`: subscribing from asyncio.
 
-A thin layer over `SubscriberEngine`; all rules are below it.
+A thin layer over `SubscriberEngine`: it hands messages to iterators and callbacks. The rules of delivering and moving
+are in `_core`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from ._aio import AioRuntime
-from ._config import Address, Backoff, Limits, Timeouts
-from ._errors import Closed
-from ._inbox import Inbox
-from ._message import Message
-from ._options import Acknowledge, make_inbox, make_limits, make_request, make_subscriber_name
-from ._statistics import Statistics
-from ._subscriber import SubscriberEngine, SubscriptionEngine
+from ._core.config import Address, Backoff, Limits, Timeouts
+from ._core.errors import Closed
+from ._core.inbox import Inbox
+from ._core.message import Message
+from ._core.options import Acknowledge, make_inbox, make_limits, make_request, make_subscriber_name
+from ._core.statistics import Statistics
+from ._engine.subscriber import SubscriberEngine, SubscriptionEngine
+from ._io.aio import AioRuntime
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class AsyncSubscription:
                 await result
         except Exception:
             self.callback_errors += 1
-            logger.exception("a callback failed on %r", message)
+            logger.exception("a callback failed on %r; the subscription goes on", message)
 
     def _changed(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,6 +1,7 @@
 """`Publisher`: publishing from threads.
 
-A thin layer over `PublisherEngine`, which runs in an I/O thread of its own.
+A thin layer over `PublisherEngine`, which runs in an I/O thread of its own. The rules of publishing are in
+`_core.publishing` and `_core.window`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Self
 
 from tidegate_protocol.form import AttributeValue
 
-from ._config import Address, Backoff, Limits, Timeouts
-from ._errors import Closed, TidegateError, TimedOut
-from ._options import make_limits, make_publisher_id
-from ._publisher import PublisherEngine, PublisherStatistics
-from ._publishing import Publication
-from ._threaded import ThreadRuntime
+from ._core.config import Address, Backoff, Limits, Timeouts
+from ._core.errors import Closed, TidegateError, TimedOut
+from ._core.options import make_limits, make_publisher_id
+from ._core.window import Publication
+from ._engine.publisher import PublisherEngine, PublisherStatistics
+from ._io.threaded import ThreadRuntime
 
 
 class Receipt:
@@ -90,7 +91,7 @@ class Publisher:
         """Name and incarnation, as subscribers see it."""
         self._runtime: ThreadRuntime | None = None
         self._engine: PublisherEngine | None = None
-        # One lock for the machine and for those who wait for it to change.
+        # One lock for the machine and for the threads that wait for it to change.
         self._changed = threading.Condition()
         self._waiting_for_room = 0
         self._waiting_for_all = 0
@@ -138,7 +139,7 @@ class Publisher:
             if engine.slowed:
                 self._wait_for_turn(engine)
             if self._engine is not engine:
-                raise Closed("the publisher")  # by another thread; nobody would send it any more
+                raise Closed("the publisher")  # by another thread: the engine would not send it any more
             publication = machine.admit(draft, time.time_ns() // 1000)
         engine.wake.set()
         return Receipt(publication, self._changed)
@@ -234,7 +235,7 @@ class Publisher:
     def _settled(self) -> None:
         """In the I/O thread, after confirmations.
 
-        Waking a thread for every single place would cost more than it brings: those who wait for room are
+        Waking a thread for every single place would cost more than it brings: threads that wait for room are
         woken when a quarter of the window is free.
         """
         with self._changed:

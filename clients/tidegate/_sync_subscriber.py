@@ -1,8 +1,10 @@
-"""`Subscriber`: subscribing from threads. A thin layer over `SubscriberEngine`, which runs in an I/O thread
-of its own.
+"""`Subscriber`: subscribing from threads.
 
-Iteration happens in the application's thread; a callback gets a thread of its own per subscription. So the
-I/O thread never waits for the application, and heartbeats are served however long it takes."""
+A thin layer over `SubscriberEngine`, which runs in an I/O thread of its own. The application iterates in its own
+threads; a callback gets one thread per subscription.
+
+Invariant: the I/O thread never waits for the application, so that heartbeats are served however long a callback takes.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from ._config import Address, Backoff, Limits, Timeouts
-from ._errors import Closed
-from ._inbox import Inbox
-from ._message import Message
-from ._options import Acknowledge, make_inbox, make_limits, make_request, make_subscriber_name
-from ._statistics import Statistics
-from ._subscriber import SubscriberEngine, SubscriptionEngine
-from ._threaded import ThreadRuntime
+from ._core.config import Address, Backoff, Limits, Timeouts
+from ._core.errors import Closed
+from ._core.inbox import Inbox
+from ._core.message import Message
+from ._core.options import Acknowledge, make_inbox, make_limits, make_request, make_subscriber_name
+from ._core.statistics import Statistics
+from ._engine.subscriber import SubscriberEngine, SubscriptionEngine
+from ._io.threaded import ThreadRuntime
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +146,7 @@ class Subscription:
             callback(message)
         except Exception:
             self.callback_errors += 1
-            logger.exception("a callback failed on %r", message)
+            logger.exception("a callback failed on %r; the subscription goes on", message)
 
     def _on_change(self) -> None:
         """In the I/O thread, for each message and at the end.

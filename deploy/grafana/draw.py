@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Window:
     step_s: float
     variables: Mapping[str, str]
     rate: str
-    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30, trust_env=False, verify=False))
+    http: httpx.Client
 
     def resolved(self, expr: str) -> str:
         """A query as Grafana would send it."""
@@ -262,6 +262,11 @@ DRAWING = {
 }
 
 
+def client() -> httpx.Client:
+    """For the questions of all windows; to be closed."""
+    return httpx.Client(timeout=30, trust_env=False, verify=False)
+
+
 def draw(name: str, window: Window, file: Path) -> None:
     """One dashboard into one picture."""
     board = json.loads((DIRECTORY / f"{name}.json").read_text())
@@ -292,12 +297,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     end_s, step_s = time.time(), max(1.0, given.minutes * 60 / 240)
-    for file in sorted(DIRECTORY.glob("*.json")):
-        broker = given.broker if file.stem == "broker" else ".*"
-        variables = {"cluster": ".*", "topic": ".*", "broker": broker}
-        rate = f"{max(4 * step_s, RATE_MIN_S):.0f}s"
-        window = Window(given.prometheus, end_s - given.minutes * 60, end_s, step_s, variables, rate)
-        draw(file.stem, window, given.out / f"{file.stem}.png")
+    with client() as http:
+        for file in sorted(DIRECTORY.glob("*.json")):
+            broker = given.broker if file.stem == "broker" else ".*"
+            variables = {"cluster": ".*", "topic": ".*", "broker": broker}
+            rate = f"{max(4 * step_s, RATE_MIN_S):.0f}s"
+            window = Window(given.prometheus, end_s - given.minutes * 60, end_s, step_s, variables, rate, http)
+            draw(file.stem, window, given.out / f"{file.stem}.png")
 
 
 if __name__ == "__main__":

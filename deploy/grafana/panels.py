@@ -1,8 +1,10 @@
-"""The words that dashboards are written in: numbers, lines, states and tables, all of one look.
+"""The panels that dashboards are made of: numbers, lines, states and tables, all of one look.
 
 Built with Grafana's own SDK, whose types follow Grafana's published schema, so that what comes out is valid by
-construction. What always holds: every panel has a title, a description, a unit and queries that filter by the
-dashboard's variables; what a value is judged by is drawn.
+construction.
+
+Invariants: every panel has a title, a description, a unit and queries that filter by the dashboard's variables. The
+threshold that a value is judged by is drawn with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What processes agree on: control messages, topics, ids, names and the public message form.
+"""What processes agree on: control messages, decisions and their words, telemetry, topics, ids, and the message form.
 
-Knows nothing of connections, clocks or decisions; every other package imports it and it imports none of them.
+Knows nothing of connections and clocks. Every other package imports this one, and it imports none of them.
 """

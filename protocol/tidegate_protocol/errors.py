@@ -7,8 +7,8 @@
     │   └── InvalidMessage      a publication that does not fit the public message form
     └── MalformedMessage    the peer's violation: bytes that are no control message or record (.reason, .detail)
 
-An `InvalidValue` says which field, what is wrong and what to do. Whoever receives a `MalformedMessage` counts it,
-drops it and goes on.
+An `InvalidValue` says which field, what is wrong and what to do. A receiver counts a `MalformedMessage`, drops it and
+goes on.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ and counted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from .errors import InvalidMessage
 
@@ -85,3 +85,20 @@ def _utf8_length(field: str, text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidMessage(field, text, "is not valid Unicode", "leave out lone surrogates") from error
+
+
+def published_us(headers: Mapping[str, Any] | None) -> int | None:
+    """When a message was published, in microseconds; None if its headers don't say."""
+    value = headers.get(PUBLISHED_HEADER) if headers else None
+    return value if type(value) is int and value > 0 else None  # True is an int, too, but no time
+
+
+def attributes_of(headers: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
+    """The attributes among the headers: what a foreign client put there beside them is left out."""
+    return {
+        name: value
+        for name, value in (headers or {}).items()
+        if isinstance(value, str | int | float)
+        and not name.startswith(RESERVED_PREFIXES)
+        and name not in RESERVED_HEADERS
+    }

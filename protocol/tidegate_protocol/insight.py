@@ -3,11 +3,11 @@
     operator → head   insight         of one cluster; answered with insight-taken, or a refusal that says why
     head     → edge   edge-insight    what of it concerns that edge; whole each time, unanswered
 
-An insight is advice from outside: it may be wrong, stale or forged, so that whoever uses it bounds what it can do (see
-`tidegate_agents.insights`). It is dated by the clock of whoever made it, which orders insights, and by its age when it
-was sent, which says how long it is still good for: clocks of different machines are never compared.
+An insight is advice from outside and may be wrong, stale or forged; an agent bounds what it can do
+(`tidegate_agents.head.insights`). It carries the time by the clock of its maker, which orders insights, and its age
+when it was sent, which says how long it is still good for: clocks of different machines are never compared.
 
-What does not fit into one message is left out by the sender, the weakest pairs first.
+The sender leaves out what does not fit into one message, the weakest pairs first.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Insight(Message):
     kind: Literal["insight"] = "insight"
     cluster: Name
     made_at_us: Micros
-    """Microseconds since 1970 by the clock of whoever made it. A newer one replaces an older one, never the reverse."""
+    """Microseconds since 1970 by the clock of its maker. A newer one replaces an older one, never the reverse."""
     age_us: Micros = 0
     """How long ago that was when it was sent."""
     valid_for_us: ValidUs
@@ -133,3 +133,7 @@ class EdgeInsight(Message):
     forecasts: Annotated[tuple[PatternForecast, ...], Field(max_length=FORECASTS_MAX)] = ()
     """Less what such forecasts are usually off by."""
     uplink_bytes_per_s: Uplink | None = None
+
+
+InsightMessage = Insight | InsightTaken | EdgeInsight
+"""The part of the union `messages.ControlMessage` that this module defines."""

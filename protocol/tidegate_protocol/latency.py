@@ -1,10 +1,11 @@
-"""Latencies in buckets of growing width: what a subscriber counts in, and what a digest of it is made of.
+"""Latencies in buckets of growing width: what a subscriber counts in, and what a digest is made of.
 
-There are `STEPS` buckets to each doubling, so that a bucket's middle is right to within 2 % from a microsecond to days
-(below `STEPS` microseconds a bucket is one microsecond wide). What always holds: bucket numbers grow with the latency,
-they are the same everywhere and for ever (a new scheme takes a new version of the digest), and digests merge by adding
-the counts of equal numbers, in any order, without loss. A digest is sparse: the numbers of the buckets that hold
-something, ascending, and a count for each.
+There are `STEPS` buckets to each doubling, so that the middle of a bucket is right to within 2 % from a microsecond to
+days (below `STEPS` microseconds a bucket is one microsecond wide). A digest is sparse: the numbers of the buckets that
+are not empty, ascending, and a count for each.
+
+Invariants: bucket numbers grow with the latency. They are the same everywhere and for ever: a new scheme takes a new
+version of the digest. Digests merge without loss, in any order, by adding the counts of equal numbers.
 """
 
 from __future__ import annotations
@@ -38,11 +39,8 @@ def bucket_bounds_us(bucket: int) -> tuple[int, int]:
 
 def bucket_middle_us(bucket: int) -> float:
     """What stands for the latencies in a bucket."""
-    shift = (bucket >> STEPS_BITS) - 1
-    if shift <= 0:
-        return float(bucket)
-    lowest = (bucket - (shift << STEPS_BITS)) << shift
-    return lowest + (1 << shift) / 2
+    lowest, above = bucket_bounds_us(bucket)
+    return float(lowest) if above == lowest + 1 else (lowest + above) / 2
 
 
 def difference(now: Sequence[int], before: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, field_validator
 
-from . import balancing, insight, operations, reports
-from .errors import InvalidValue, MalformedMessage
+from . import insight, operations, reports
+from .balancing import abroad, drains, loads, markers, migrations, paths, places, publishers, sessions
 from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
 from .operations import EdgeStatus as EdgeStatus
 from .operations import NeighbourStatus as NeighbourStatus
@@ -27,9 +27,9 @@ from .parts import TOPICS_PER_PUBLISHER_MAX as TOPICS_PER_PUBLISHER_MAX
 from .parts import VERSION as VERSION
 from .parts import Capacity as Capacity
 from .parts import DeadlineUs as DeadlineUs
+from .parts import HeldPattern, Micros, Number, Period, read_json
 from .parts import LoadState as LoadState
 from .parts import Message as Message
-from .parts import Micros, Number, Period, malformed
 from .parts import Name as Name
 from .parts import Part as Part
 from .parts import Pattern as Pattern
@@ -39,6 +39,7 @@ from .parts import Subscription as Subscription
 from .parts import Text as Text
 from .parts import Topic as Topic
 from .parts import Url as Url
+from .topics import is_pattern
 
 MESSAGES_REPORTED_MAX: Final = 10**12
 BYTES_REPORTED_MAX: Final = 10**15
@@ -76,7 +77,7 @@ class SubscribeReply(Message):
 
 
 class UnsubscribeRequest(Message):
-    """A client ends a subscription: the one it knows under this number, and whatever else was made for it."""
+    """A client ends a subscription: the place that it knows under this number, and all others made for it."""
 
     kind: Literal["unsubscribe-request"] = "unsubscribe-request"
     subscriber: Name
@@ -114,7 +115,7 @@ class PublisherGoodbye(Message):
 
 
 class TopicCount(Part):
-    """What was published on one topic. `bytes` are those of the bodies.
+    """What was published on one topic. `bytes` counts the bodies.
 
     The times between successive publications, for the squared coefficient of variation n·Σg² ÷ (Σg)² − 1: how many
     there are, their sum and the sum of their squares. The first one reaches back to the last publication reported.
@@ -248,6 +249,20 @@ class RegistryPage(Message):
     after: Text | None = None
     """Ask for the next page with this; None on the last one."""
 
+    @field_validator("subscriptions", mode="before")
+    @classmethod
+    def _leave_out_unservable(cls, value: object) -> object:
+        """An edge of an earlier version may hold a subscription whose pattern is refused today, and ends it when it is
+        upgraded. Until then that subscription gets no route, and the others of the page keep theirs.
+        """
+        if not isinstance(value, list | tuple):
+            return value
+        return [item for item in value if not (isinstance(item, dict) and _is_unservable(item.get("pattern")))]
+
+
+def _is_unservable(pattern: object) -> bool:
+    return isinstance(pattern, str) and not is_pattern(pattern)
+
 
 # Between any two brokers.
 
@@ -261,7 +276,7 @@ class Probe(Message):
 class ProbeReply(Message):
     kind: Literal["probe-reply"] = "probe-reply"
     clock_us: Micros
-    """The wall clock of whoever answers; compared with ours it tells how far the two are apart."""
+    """The wall clock of the broker that answers; compared with ours it tells how far the two clocks are apart."""
 
 
 # Head to head.
@@ -279,8 +294,10 @@ class RoutesUpdate(Message):
     head: Name
     version: Annotated[int, Field(gt=0)]
     base: int | None = None
-    add: Annotated[tuple[Pattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
-    remove: Annotated[tuple[Pattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
+    add: Annotated[tuple[HeldPattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
+    """The receiver leaves out what is no legal pattern: a head of an earlier version may offer such a pattern, and the
+    other routes of the update must not wait for it."""
+    remove: Annotated[tuple[HeldPattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
     wait_s: Annotated[float, Field(ge=0, le=60)]
     """How long the receiver may wait for the heads behind it before it answers."""
 
@@ -328,65 +345,18 @@ ControlMessage = Annotated[
     | RoutesUpdate
     | RoutesAccepted
     | RoutesUnknownBase
-    | balancing.PieLocal
-    | balancing.PieGlobal
-    | balancing.BalanceRequest
-    | balancing.LoadRequest
-    | balancing.LoadReply
-    | balancing.BalanceCandidates
-    | balancing.BalancePlan
-    | balancing.BalanceAccepted
-    | balancing.SessionNotice
-    | balancing.MarkerBind
-    | balancing.MarkerBound
-    | balancing.MigrateOrder
-    | balancing.MigrationReport
-    | balancing.MigrationAck
-    | balancing.MigrateCancel
-    | balancing.PlaceRequest
-    | balancing.PlaceReply
-    | balancing.CollectOrder
-    | balancing.RemoteLoadsRequest
-    | balancing.RemoteLoads
-    | balancing.AcceptRequest
-    | balancing.AcceptReply
-    | balancing.AcceptEnd
-    | balancing.GuestList
-    | balancing.GuestsNoted
-    | balancing.MarkerRequest
-    | balancing.MarkerSent
-    | balancing.PublishedTopics
-    | balancing.PatternPaths
-    | balancing.HeadLoadRequest
-    | balancing.HeadLoad
-    | balancing.PublisherExpect
-    | balancing.PublisherExpected
-    | balancing.PublisherMoveOrder
-    | balancing.PublisherMoveReport
-    | balancing.PublisherMoveAck
-    | balancing.FenceSeen
-    | balancing.PublisherResume
-    | balancing.ThrottleOrder
-    | balancing.DrainRequest
-    | balancing.DrainReply
-    | balancing.DrainNotice
-    | operations.OverviewRequest
-    | operations.OverviewReply
-    | operations.ExplainRequest
-    | operations.ExplainReply
-    | operations.PlanRequest
-    | operations.PlanReply
-    | operations.PauseRequest
-    | operations.PauseReply
-    | operations.InspectRequest
-    | operations.InspectReply
-    | operations.RehearseRequest
-    | operations.RehearseReply
-    | reports.SubscriberReport
-    | reports.ReportTaken
-    | insight.Insight
-    | insight.InsightTaken
-    | insight.EdgeInsight,
+    | abroad.AbroadMessage
+    | drains.DrainMessage
+    | loads.LoadMessage
+    | markers.MarkerMessage
+    | migrations.MigrationMessage
+    | paths.PathMessage
+    | places.PlaceMessage
+    | publishers.PublisherMessage
+    | sessions.SessionMessage
+    | operations.OperationMessage
+    | reports.ReportMessage
+    | insight.InsightMessage,
     Field(discriminator="kind"),
 ]
 
@@ -445,11 +415,4 @@ def encode(message: ControlMessage) -> bytes:
 
 def decode(body: bytes) -> ControlMessage:
     """Read a control message; raise `MalformedMessage` with a reason from a bounded set."""
-    if len(body) > CONTROL_BYTES_MAX:
-        raise MalformedMessage("too-large", f"{len(body)} bytes, at most {CONTROL_BYTES_MAX}")
-    try:
-        return _ADAPTER.validate_json(body)
-    except ValidationError as error:
-        raise malformed(error, "message", "v") from None
-    except InvalidValue as error:  # pragma: no cover - pydantic wraps ValueErrors, this is a second line
-        raise MalformedMessage("invalid-field", str(error)) from None
+    return read_json(_ADAPTER, body, CONTROL_BYTES_MAX, "message", "v")

@@ -34,8 +34,8 @@ HOM_KEY: Final = "hom"
 HEAD_KEY: Final = "head"
 """Where the edges of a cluster send to their head: they too know its address rather than its name."""
 ANSWER_KEY: Final = "answer"
-"""Where clients answer the orders of a head. Not by the default exchange, as brokers do: whoever may write there
-reaches every queue."""
+"""Where clients answer the orders of a head. Brokers answer by the default exchange; a client must not have the right
+to write there, because it would reach every queue."""
 OPERATOR_KEY: Final = "operator"
 """Where operators send requests: a key of its own, so that RabbitMQ can tell who may."""
 

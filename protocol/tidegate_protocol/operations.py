@@ -2,13 +2,13 @@
 
     operator → head   overview-request     states, metrics against thresholds, sessions, culprits
     operator → head   explain-request      the decisions about one session, broker, subscriber or publisher
-    operator → head   plan-request         what would be moved now; nothing is
+    operator → head   plan-request         what would be moved now; nothing is moved
     operator → head   pause-request        start no sessions from now on, or start some again
     head     → edge   inspect-request      the edge's part of an answer: its load, its queues, its decisions
     head     → edge   rehearse-request     whom would you move, if these candidates were offered?
 
-A head asks all its edges and answers when they have, or after a while without those that did not; they are named in
-`missing`. Everything in an answer is bounded: the worst queues, the latest decisions.
+A head asks all its edges and answers when all of them have answered, or after a while; `missing` names the edges that
+have not. Everything in an answer is bounded: the worst queues, the latest decisions.
 
 Agents have clocks of their own, so that a decision is dated by its age at the moment of the answer.
 """
@@ -20,12 +20,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from .balancing import BrokerLoad, Candidate, Id, MetricReport, PlannedMove
+from .balancing.loads import BrokerLoad, MetricReport
+from .balancing.sessions import Candidate, PlannedMove
+from .decisions import AnyDecision, BundleMove, Cause, Effect, Finding, PlanOutcome, Rejected, UnknownDecision
 from .insight import InsightState
-from .parts import Capacity, LoadState, Message, Micros, Name, Part, Text
+from .parts import Capacity, Id, LoadState, Message, Micros, Name, Part, Text
 
 QUEUES_TOLD_MAX: Final = 20
-"""Queues of one edge in one answer; those of one subscriber may be more."""
+"""Queues of one edge in one answer; of one subscriber there may be more."""
 SUBSCRIPTIONS_TOLD_MAX: Final = 100
 """Queues of one subscriber in one answer."""
 DECISIONS_TOLD_MAX: Final = 1_000
@@ -39,19 +41,17 @@ NAMES_TOLD_MAX: Final = 50
 
 
 class Told(Part):
-    """One decision of an agent: what, about whom, why, the numbers compared, the alternatives rejected."""
+    """One decision of an agent: the record, who made it, and when."""
 
     broker: Name
     ago_us: Micros
     """How long before the answer it was made."""
     decision: Id
     """What kind of decision it is, e.g. `session-planned`."""
-    subject: Text = ""
-    reason: Text = ""
-    numbers: dict[str, float] = Field(default_factory=dict)
-    rejected: dict[str, str] = Field(default_factory=dict)
     session: Annotated[str, Field(max_length=120)] = ""
-    """The session, or whatever else several decisions are about."""
+    """The session, or another subject that several decisions share."""
+    record: AnyDecision = UnknownDecision()
+    """Unknown where its broker is of another version."""
 
 
 class QueueState(Part):
@@ -101,7 +101,7 @@ class BrokerState(Part):
     past: int = 0
     """Queues past their threshold."""
     queues: Annotated[tuple[QueueState, ...], Field(max_length=QUEUES_TOLD_MAX)] = ()
-    """Those nearest to their thresholds, or furthest past them."""
+    """The queues nearest to their thresholds, or furthest past them."""
     slow: Annotated[tuple[Text, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
     infeasible: Annotated[tuple[Text, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
     alarms: Annotated[tuple[Text, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
@@ -114,7 +114,8 @@ class SessionState(Part):
     session: Id
     source: Text
     phase: Text
-    reason: Text = ""
+    began: AnyDecision = UnknownDecision()
+    """The decision with which it began."""
     started_ago_us: Micros
     ended_ago_us: Micros | None = None
     moved: int = 0
@@ -127,12 +128,14 @@ class Culprit(Part):
     """A client that would harm others: a publisher that floods, a subscriber that does not keep up."""
 
     what: Id
-    """The kind of the decision that named it: `flooding-publisher`, `publisher-disconnected`, `slow-subscriber`."""
+    """The kind of the decision that named it: `flooding-publisher`, `slow-subscriber`."""
     client: Text
     broker: Name
     ago_us: Micros
-    text: Text
-    numbers: dict[str, float] = Field(default_factory=dict)
+    text: Text = ""
+    """Of brokers of earlier versions, which insist on it."""
+    record: AnyDecision = UnknownDecision()
+    """What was found; of a slow subscriber, with the numbers of this moment."""
 
 
 class EdgeStatus(Part):
@@ -220,9 +223,9 @@ class ExplainReply(Message):
     cut: int = 0
     """Decisions that did not fit into the answer."""
     brokers: tuple[BrokerState, ...] = ()
-    """Those it is about."""
+    """The brokers it is about."""
     queues: Annotated[tuple[QueueState, ...], Field(max_length=SUBSCRIPTIONS_TOLD_MAX)] = ()
-    """A subscriber's subscriptions; those that a session is about, as far as they are still there."""
+    """A subscriber's subscriptions, or the ones that a session is about, as far as they are still there."""
     sessions: Annotated[tuple[SessionState, ...], Field(max_length=SESSIONS_TOLD_MAX)] = ()
     culprits: Annotated[tuple[Culprit, ...], Field(max_length=CULPRITS_TOLD_MAX)] = ()
     missing: tuple[Name, ...] = ()
@@ -232,8 +235,18 @@ class ExplainReply(Message):
 # Planning.
 
 
+class NothingDue(StrEnum):
+    """Why an edge would move nothing now."""
+
+    NOT_SAMPLED = "not-sampled"
+    POLICY_NONE = "policy-none"
+    NO_DANGER = "no-danger"
+    UPLINK_HAS_ROOM = "uplink-has-room"
+    WORKED_OFF = "worked-off"
+
+
 class Rehearsal(Part):
-    """What an edge would do now. Without a reason to move anything, `reason` says why there is none."""
+    """What an edge would do now."""
 
     edge: Name
     state: LoadState
@@ -241,13 +254,21 @@ class Rehearsal(Part):
     """Whether there is a reason to move load away."""
     blocked: Text = ""
     """Why nothing would be started all the same: paused, in a session, waiting after a failure."""
-    metric: Text = ""
-    reason: Text = ""
-    plan: Text = ""
+    cause: Cause | None = None
+    """The reason, if there is one."""
+    nothing: NothingDue | None = None
+    """Why there is none."""
+    worst: Finding | None = None
+    """What is past its threshold all the same."""
+    outcome: PlanOutcome | None = None
+    """What the plan would come to."""
+    neighbours_first: bool = False
+    """Whether other clusters would be asked before: the cluster has no room, and the plan is a last resort."""
     relieved: bool = False
     moves: tuple[PlannedMove, ...] = ()
-    numbers: dict[str, float] = Field(default_factory=dict)
-    rejected: dict[str, str] = Field(default_factory=dict)
+    bundles: tuple[BundleMove, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
     closest: QueueState | None = None
     """The queue that is nearest to its threshold."""
 
@@ -316,7 +337,7 @@ class InspectReply(Message):
 class RehearseRequest(Message):
     kind: Literal["rehearse-request"] = "rehearse-request"
     candidates: tuple[Candidate, ...] = ()
-    unfit: dict[str, str] = Field(default_factory=dict)
+    rejected: tuple[Rejected, ...] = ()
     """Edges that could not be asked, and why."""
     resting: tuple[Id, ...] = ()
 
@@ -324,3 +345,20 @@ class RehearseRequest(Message):
 class RehearseReply(Message):
     kind: Literal["rehearse-reply"] = "rehearse-reply"
     rehearsal: Rehearsal
+
+
+OperationMessage = (
+    OverviewRequest
+    | OverviewReply
+    | ExplainRequest
+    | ExplainReply
+    | PlanRequest
+    | PlanReply
+    | PauseRequest
+    | PauseReply
+    | InspectRequest
+    | InspectReply
+    | RehearseRequest
+    | RehearseReply
+)
+"""The part of the union `messages.ControlMessage` that this module defines."""

@@ -1,18 +1,21 @@
 """What control messages are made of: checked field types, and the parts that several messages share.
 
-Everything is frozen and ignores fields it does not know. Knows no message; those are in `messages` and `balancing`.
+Invariant: a part is frozen and ignores fields it does not know. This module knows no message; the messages are in
+`messages`, `balancing`, `operations`, `reports` and `insight`.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import MalformedMessage
 from .ids import check_name, check_publisher_id
-from .topics import check_pattern, check_topic
+from .topics import TOPIC_BYTES_MAX, check_pattern, check_topic
+
+Model = TypeVar("Model")
 
 VERSION: Final = 1
 ALARMS_MAX: Final = 16
@@ -28,7 +31,7 @@ INTEGER_MAX: Final = (1 << 63) - 1
 RATE_MAX: Final = 1e30
 """Far beyond any rate, and so small that no sum or product of some is infinite."""
 PERIOD_S_MAX: Final = 24 * 3600.0
-"""Of signs of life and reports; whoever names a longer one would be believed for ever."""
+"""Of signs of life and reports: a broker that names a longer one would be believed for ever."""
 
 
 def _name(value: str) -> str:
@@ -37,9 +40,13 @@ def _name(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
+HeldPattern = Annotated[str, Field(min_length=1, max_length=TOPIC_BYTES_MAX)]
+"""A pattern that another broker has bound, which need not be one that this version would bind."""
 Topic = Annotated[str, AfterValidator(check_topic)]
 PublisherId = Annotated[str, AfterValidator(check_publisher_id)]
 Text = Annotated[str, Field(max_length=1_000)]
+Id = Annotated[str, Field(min_length=1, max_length=120)]
+"""Of a session, a migration or a publisher's move."""
 Url = Annotated[str, Field(min_length=1, max_length=500)]
 DeadlineUs = Annotated[int, Field(gt=0, le=DEADLINE_US_MAX)]
 Number = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -93,6 +100,15 @@ class RefusalReason(StrEnum):
     FAILED = "failed"
 
 
+class Metric(StrEnum):
+    """What of a broker's load is watched. The order is that in which overloads are named."""
+
+    QUEUE_DEPTH = "queue-depth"
+    UPLINK = "uplink"
+    DOWNLINK = "downlink"
+    MATCHING = "matching"
+
+
 class LoadState(StrEnum):
     """How loaded a broker is, and N/A for one that takes no part."""
 
@@ -102,7 +118,17 @@ class LoadState(StrEnum):
     NOT_AVAILABLE = "N/A"
 
 
-def malformed(error: ValidationError, what: str, version: str) -> MalformedMessage:
+def read_json(adapter: TypeAdapter[Model], body: bytes, bytes_max: int, what: str, version: str) -> Model:
+    """Read a `what` of at most `bytes_max`; raise `MalformedMessage` with a reason from a bounded set."""
+    if len(body) > bytes_max:
+        raise MalformedMessage("too-large", f"{len(body)} bytes, at most {bytes_max}")
+    try:
+        return adapter.validate_json(body)
+    except ValidationError as error:
+        raise _malformed(error, what, version) from None
+
+
+def _malformed(error: ValidationError, what: str, version: str) -> MalformedMessage:
     """What is wrong with the bytes of a `what`, whose version stands in the field `version`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])

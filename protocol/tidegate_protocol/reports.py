@@ -1,12 +1,14 @@
-"""What subscribers tell their head about themselves, for telemetry alone: nobody is placed or moved by it.
+"""What subscribers report to their head, for telemetry alone: no placement and no move depends on it.
 
     subscriber → head   subscriber-report    what its subscriptions have seen since the last report
     head → subscriber   report-taken         whether reports are wanted at all, and when the next one is due
 
-Reports take the control connection that the subscriber has anyway. The head says in each answer how long to wait for
-the next one, longer where many report, so that it is never flooded; a head without telemetry says that it wants none.
-What always holds: a report is repeated unchanged, under its number, until it is answered, and the head takes each
-number once; so nothing is counted twice, and what was seen while no head was there comes with the next report.
+A report takes the control connection that the subscriber has anyway. The head says in each answer when it wants the
+next report, later where many subscribers report, so that it is never flooded. A head without telemetry says that it
+wants none.
+
+Invariant: a report is repeated unchanged, under its number, until it is answered, and the head takes each number once.
+So nothing is counted twice, and what was seen while no head was there comes with the next report.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .balancing import Id
 from .latency import BUCKETS
-from .parts import INTEGER_MAX, DeadlineUs, Message, Micros, Name, Part, Pattern
+from .parts import INTEGER_MAX, DeadlineUs, Id, Message, Micros, Name, Part, Pattern
 
 DIGESTS_PER_REPORT_MAX: Final = 50
-"""Subscriptions in one report; those beyond come with the next one. The widest digests fit into a control message."""
+"""Subscriptions in one report; others come with the next one. The widest digests fit into a control message."""
 GAPS_PER_REPORT_MAX: Final = 50
 
 Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
@@ -95,3 +96,7 @@ class ReportTaken(Message):
     wanted: bool
     after_us: Positive
     """When to report next; where none are wanted, when to ask again."""
+
+
+ReportMessage = SubscriberReport | ReportTaken
+"""The part of the union `messages.ControlMessage` that this module defines."""

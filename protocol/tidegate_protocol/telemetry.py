@@ -5,7 +5,7 @@ of the stream: its offset is its identity, so that a reader that keeps its offse
 kind stands in the message's `type` property and routing key too: a reader picks kinds without looking into bodies.
 (RabbitMQ itself keeps a stream's messages in chunks; records packed together would save little and cost that rule.)
 
-What always holds:
+Invariants:
 
 - `time_us` is the wall clock of the broker that wrote the record, microseconds since 1970; durations are measured by
   one clock, and clocks of two machines are never compared;
@@ -21,20 +21,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from .errors import MalformedMessage
+from .decisions import AnyDecision, UnknownDecision
 from .operations import Role
-from .parts import LoadState, Micros, Name, Part, Pattern, PublisherId, Rate, Text, Topic, malformed
+from .parts import LoadState, Micros, Name, Part, Pattern, PublisherId, Rate, Text, Topic, read_json
 from .reports import Count, MigrationGap, Positive, SubscriptionDigest
 
 VERSION: Final = 1
 RECORD_BYTES_MAX: Final = 1 << 17
 QUEUES_MAX: Final = 20
-"""Output queues in one `thresholds` record: those nearest to their thresholds, or furthest past them."""
-NUMBERS_MAX: Final = 64
-REJECTED_MAX: Final = 64
-"""Numbers and rejected alternatives of one decision."""
+"""Output queues in one `thresholds` record: the queues nearest to their thresholds, or furthest past them."""
 EFFECTS_MAX: Final = 512
 TOPICS_MAX: Final = 256
 """Topics of one publisher in one `publisher-rates` record."""
@@ -131,17 +128,16 @@ class StateChange(Record):
 
 
 class DecisionMade(Record):
-    """One decision of an agent, of whatever kind."""
+    """One decision of an agent. The fields that are read most often stand beside the record itself."""
 
     kind: Literal["decision"] = "decision"
     decision: Kind
     """E.g. `session-planned`, `placement`, `slow-subscriber`."""
-    subject: Short = ""
-    reason: Text = ""
-    numbers: Annotated[dict[str, float], Field(max_length=NUMBERS_MAX)] = Field(default_factory=dict)
-    rejected: Annotated[dict[str, str], Field(max_length=REJECTED_MAX)] = Field(default_factory=dict)
-    """Alternatives, and why not."""
+    reason: Short = ""
+    """Why, or with which outcome: a member of an enum of `tidegate_protocol.decisions`."""
     session: SessionId = ""
+    record: AnyDecision = UnknownDecision()
+    """All of it; in the lake as JSON."""
 
 
 class Moved(StrEnum):
@@ -161,7 +157,7 @@ class SessionBegan(Record):
     source: Name
     clients: Moved
     policy: Short
-    reason: Text = ""
+    reason: Short = ""
     necessary: bool | None = None
     """Whether a deadline was predicted to be missed, or a static threshold passed."""
     remote: bool | None = None
@@ -175,7 +171,7 @@ class SessionEnded(Record):
     session: SessionId
     source: Name
     clients: Moved
-    reason: Text = ""
+    reason: Short = ""
     moved: Count = 0
     failed: Count = 0
     duration_us: Micros | None = None
@@ -217,7 +213,7 @@ class Outcome(Record):
 
     kind: Literal["outcome"] = "outcome"
     session: SessionId
-    reason: Text = ""
+    reason: Short = ""
     after_us: Micros
     """How long after the end of the session."""
     metrics: Annotated[tuple[Measured, ...], Field(max_length=EFFECTS_MAX)] = ()
@@ -241,7 +237,7 @@ class Migration(Record):
     source: Name
     target: Name
     moved: bool
-    reason: Text = ""
+    reason: Short = ""
     duration_us: Micros | None = None
     """From the order to the client until its end."""
 
@@ -270,7 +266,7 @@ class LatencyDigest(SubscriptionDigest, Record):
 
 
 class TopicRate(Part):
-    """What one publisher sent on one topic in a period; bytes are those of the bodies.
+    """What one publisher sent on one topic in a period; `bytes` counts the bodies.
 
     With n gaps between successive publications, their squared coefficient of variation is n·Σg² ÷ (Σg)² − 1.
     """
@@ -337,9 +333,4 @@ def encode(record: TelemetryRecord) -> bytes:
 
 def decode(body: bytes) -> TelemetryRecord:
     """Read a record; raise `MalformedMessage` with a reason from a bounded set, and the field in its detail."""
-    if len(body) > RECORD_BYTES_MAX:
-        raise MalformedMessage("too-large", f"{len(body)} bytes, at most {RECORD_BYTES_MAX}")
-    try:
-        return _ADAPTER.validate_json(body)
-    except ValidationError as error:
-        raise malformed(error, "record", "version") from None
+    return read_json(_ADAPTER, body, RECORD_BYTES_MAX, "record", "version")

@@ -2,64 +2,35 @@
 
 The agents are those of production. A broker's process may crash (what it knew, its timers and the orders it had not
 carried out are gone; its data plane goes on) and start again as a new incarnation that finds what is bound and
-declared; it may freeze and go on with its state, having missed what was sent to it meanwhile. What always holds:
+declared; it may freeze and go on with its state, having missed what was sent to it meanwhile.
 
-- an agent handles one event at a time, and what it orders is begun in the order given;
-- actions on the data plane are done one after another, each taking a moment, and only by the process that ordered
-  them;
-- samples are taken every period, everything in one seen at one moment, and rates where messages are enqueued.
+Invariant: samples are taken every period; everything in a sample is seen at one moment, and rates are taken where
+messages are enqueued.
 
 No rule of load management is in here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
-from tidegate_agents.edge import EdgeAgent
-from tidegate_agents.head import HeadAgent
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.head.agent import HeadAgent
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role, SubscriptionSample
 from tidegate_agents.machine import (
     Action,
-    ActionFailed,
-    Announce,
-    BindMarker,
-    CancelTimer,
-    ChangeRoutes,
-    DeclareOutput,
-    DeleteOutput,
-    DisconnectPublisher,
-    DropLink,
     EdgeSampled,
-    EnsureLink,
     Event,
     FenceArrived,
     HeadSampled,
-    LimitOutput,
-    MarkerBound,
-    MarkerPublished,
-    OutputDeclared,
-    OutputDeleted,
     OutputsListed,
-    PublishMarker,
-    Record,
-    Reply,
-    RoutesChanged,
-    SampleSoon,
-    Send,
-    SendClient,
-    SetTimer,
     Started,
-    TimerFired,
-    UnbindMarker,
-    UnwatchFence,
-    WatchFence,
 )
-from tidegate_agents.metrics import BrokerSample, PublisherSample, Role, SubscriptionSample
+from tidegate_protocol.decisions import Decision
 from tidegate_protocol.messages import Capacity
-from tidegate_protocol.names import output_queue
 
-from .clocks import Clock
+from .driver import Driver, perform_on_edge, perform_on_head
 from .plane_edge import EdgePlane, OutputQueue
 from .plane_head import HeadPlane
 
@@ -70,33 +41,20 @@ PLANE_ACTION_S: Final = (0.001, 0.005)
 """How long RabbitMQ takes for an order of the agent, between these."""
 LISTING_PERIODS: Final = 5
 """Every so many periods an edge's process looks at what its RabbitMQ holds, like the runtime of production."""
-HELD_MAX: Final = 100_000
-"""What a frozen process finds when it goes on: timers that are due, orders that were done."""
 
 
-class SimBroker:
+class SimBroker(Driver):
     """The process of one broker; the two kinds differ in their planes and samples."""
 
-    agent: HeadAgent | EdgeAgent
-
     def __init__(self, world: World, name: str) -> None:
+        super().__init__(world.kernel, world.network, name)
         self._world = world
-        self._kernel = world.kernel
         self._random = world.kernel.stream(f"broker {name}")
         self._instant = world.scenario.control.instant
         self._period_s = world.scenario.balancing.period_s
         self._phase_s = 0.0 if self._instant else self._random.random() * self._period_s
-        self._timers: dict[str, int] = {}
-        self._timer_count = 0
-        self._plane_free_s = 0.0
-        self._held: list[tuple[Callable[[Any], None], Any]] = []
         self._sampled_s = 0.0
         self._next_sample = 0
-        self.name = name
-        self.clock = Clock()
-        self.incarnation = 0
-        self.up = False
-        self.frozen = False
         self.steps = 0
 
     # The process
@@ -131,82 +89,27 @@ class SimBroker:
         for step, argument in held:
             step(argument)
 
-    def _postponed(self, incarnation: int, step: Callable[[Any], None], argument: Any) -> bool:
-        """Whether something the process would do now has to wait, or is void."""
-        if not self.up or incarnation != self.incarnation:
-            return True
-        if self.frozen:
-            assert len(self._held) < HELD_MAX
-            self._held.append((step, argument))
-        return self.frozen
-
-    def post(self, event: Event) -> None:
-        """Have the agent handle an event, and do what it orders."""
-        if not self.up:
-            return
-        now = self._kernel.now
-        actions = self.agent.handle(event, self.clock.read(now))
+    def _handle(self, event: Event) -> list[Action]:
+        actions = super()._handle(event)
         self.steps += 1
         if self._world.validate_every_step and self.steps % self._world.agents_validated_every == 0:
             self.agent.validate()
-        self._world.stepped(self.name, event, actions, now)
-        for action in actions:
-            self._carry_out(action)
+        self._world.stepped(self.name, event, actions, self._kernel.now)
+        return actions
 
-    def _carry_out(self, action: Action) -> None:
-        network = self._world.network
-        match action:
-            case Send(to, message, request_id):
-                network.send(self, to, message, request_id)
-            case SendClient(client, message, request_id):
-                network.send_client(self, client, message, request_id)
-            case Reply(to=address, message=message):
-                network.reply(self.name, address, message)
-            case Announce(message):
-                network.announce(self, self._world.cluster_of(self.name), message)
-            case SetTimer(name, after_s):
-                self._set_timer(name, after_s)
-            case CancelTimer(name):
-                self._timers.pop(name, None)
-            case Record(decision):
-                self._world.decided(self.name, decision, self._kernel.now)
-            case SampleSoon(after_s):
-                self._plan_sample(after_s)
-            case DisconnectPublisher(publisher, _):
-                self._world.disconnect_publisher(self.name, publisher)
-            case _:
-                self._submit(action)
+    def _order_takes_s(self) -> float:
+        return 0.0 if self._instant else self._random.uniform(*PLANE_ACTION_S)
 
-    # Timers
+    def _decided(self, decision: Decision) -> None:
+        self._world.decided(self.name, decision, self._kernel.now)
 
-    def _set_timer(self, name: str, after_s: float) -> None:
-        self._timer_count += 1
-        self._timers[name] = self._timer_count
-        self._kernel.after(self.clock.true_duration_s(after_s), self._fire, (name, self._timer_count, self.incarnation))
-
-    def _fire(self, argument: tuple[str, int, int]) -> None:
-        name, token, incarnation = argument
-        if self._timers.get(name) != token or self._postponed(incarnation, self._fire, argument):
-            return
-        del self._timers[name]
-        self.post(TimerFired(name))
-
-    # The data plane
-
-    def _submit(self, action: Action) -> None:
-        takes_s = 0.0 if self._instant else self._random.uniform(*PLANE_ACTION_S)
-        self._plane_free_s = max(self._plane_free_s, self._kernel.now) + takes_s
-        self._kernel.at(self._plane_free_s, self._perform_step, (action, self.incarnation))
-
-    def _perform_step(self, argument: tuple[Action, int]) -> None:
-        action, incarnation = argument
-        if self._postponed(incarnation, self._perform_step, argument):
-            return
-        done = self._perform(action)
-        if done is not None:
-            self.post(done)
+    def _disconnect_publisher(self, publisher: str) -> None:
+        self._world.disconnect_publisher(self.name, publisher)
 
     # Samples
+
+    def _sample_soon(self, after_s: float) -> None:
+        self._plan_sample(after_s)
 
     def _plan_sample(self, after_s: float, phase_s: float = 0.0) -> None:
         """The next sample is taken then, and not when it was to be taken before."""
@@ -232,9 +135,6 @@ class SimBroker:
         raise AssertionError
 
     def _reset_counters(self) -> None:
-        raise AssertionError
-
-    def _perform(self, action: Action) -> Event | None:
         raise AssertionError
 
     def _sample(self, elapsed_s: float) -> None:
@@ -272,25 +172,7 @@ class SimHead(SimBroker):
             self.post(FenceArrived(key))
 
     def _perform(self, action: Action) -> Event | None:
-        plane = self.plane
-        match action:
-            case EnsureLink(target=target):
-                plane.ensure_link(target)
-            case DropLink(target):
-                plane.drop_link(target)
-            case ChangeRoutes(change_id, target, add, remove):
-                plane.change_routes(target, add, remove)
-                return RoutesChanged(change_id)
-            case PublishMarker(key, targets):
-                plane.publish_marker(self._world.marker(key), targets)
-                return MarkerPublished(key)
-            case WatchFence(neighbour, key):
-                plane.watch_fence(neighbour, key)
-            case UnwatchFence(neighbour, key):
-                plane.unwatch_fence(neighbour, key)
-            case _:
-                raise AssertionError(f"a head has no use for {type(action).__name__}")
-        return None
+        return perform_on_head(self.plane, action)
 
     def _sample(self, elapsed_s: float) -> None:
         plane = self.plane
@@ -309,7 +191,7 @@ class SimHead(SimBroker):
                     topic,
                     count.messages / elapsed_s,
                     count.bytes / count.messages,
-                    self._world.publisher_round_trip_s(publisher, self.name),
+                    2 * self._world.delay_s(publisher, self.name),
                 )
                 for (publisher, topic), count in sorted(plane.publishers.items())
             ),
@@ -322,7 +204,7 @@ class SimHead(SimBroker):
     def _neighbour_round_trips(self) -> Mapping[str, float]:
         return {
             neighbour: 2 * self._world.delay_s(self.name, neighbour)
-            for neighbour in sorted(self._world.neighbours_of(self.name))
+            for neighbour in sorted(self._world.head_specs[self.name].neighbours)
         }
 
 
@@ -356,25 +238,7 @@ class SimEdge(SimBroker):
         self._before = {queue: self._counters(queue) for queue in self.plane.queues.values()}
 
     def _perform(self, action: Action) -> Event | None:
-        plane = self.plane
-        match action:
-            case DeclareOutput(subscription):
-                plane.declare(subscription)
-                return OutputDeclared(subscription)
-            case DeleteOutput(subscription):
-                plane.delete(output_queue(subscription.subscriber, subscription.number))
-                return OutputDeleted(subscription.subscriber, subscription.number)
-            case BindMarker(subscriber, number, key):
-                if plane.bind_marker(output_queue(subscriber, number), key):
-                    return MarkerBound(subscriber, number, key)
-                return ActionFailed(action, "no such queue")
-            case UnbindMarker(subscriber, number, key):
-                plane.unbind_marker(output_queue(subscriber, number), key)
-            case LimitOutput(subscriber, number, messages_max):
-                plane.limit(output_queue(subscriber, number), messages_max)
-            case _:
-                raise AssertionError(f"an edge has no use for {type(action).__name__}")
-        return None
+        return perform_on_edge(self.plane, action)
 
     def _look(self) -> None:
         self.plane.settle()

@@ -1,10 +1,10 @@
 """The control plane of a run: control messages as messages, over the same distances as data, and never behind data.
 
 Every message is written to its wire form and read back, so that nothing travels that could not on a real line.
-What always holds:
+Rate mode has a subclass of the network, which leaves the wire form out. Invariants:
 
 - a message reaches the process that runs when it arrives; a process that is not there at that moment never sees it,
-  and whoever sent a request is told so (`Undeliverable`). A frozen process neither sees it nor is it reported;
+  and the sender of a request is told so (`Undeliverable`). A frozen process neither sees it nor is it reported;
 - a reply goes to the run of the process that asked: a successor does not get it;
 - without jitter and faults messages from one to another arrive in order; faults lose, double and delay.
 
@@ -13,7 +13,7 @@ Decides nothing. Brokers and clients are known by their names, which differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from tidegate_agents.machine import (
     ReplyReceived,
     Undeliverable,
 )
+from tidegate_protocol.balancing.loads import PieLocal
 from tidegate_protocol.messages import ControlMessage, decode, encode
 
 from .kernel import Kernel
@@ -83,21 +84,24 @@ class ControlNetwork:
         self._observers = tuple(observers)
         self._faults: list[Fault] = []
         self._brokers: dict[str, Broker] = {}
+        self._clusters: dict[str, tuple[str, ...]] = {}
+        """The other brokers of each broker's cluster."""
         self._clients: dict[str, Client] = {}
         self.sent = 0
         self.lost = 0
         self.doubled = 0
 
-    def enter_broker(self, broker: Broker) -> None:
+    def enter_broker(self, broker: Broker, cluster: tuple[str, ...]) -> None:
+        """A broker, and the other brokers of its cluster."""
         self._brokers[broker.name] = broker
+        self._clusters[broker.name] = cluster
 
     def enter_client(self, name: str, client: Client) -> None:
         """A client under the name that heads know it by."""
         self._clients[name] = client
 
-    @property
-    def clients(self) -> Mapping[str, Client]:
-        return self._clients
+    def _client(self, name: str) -> Client | None:
+        return self._clients.get(name)
 
     def start_fault(self, fault: Fault) -> None:
         self._faults.append(fault)
@@ -114,7 +118,7 @@ class ControlNetwork:
     def send_client(self, sender: Broker, client: str, message: ControlMessage, request_id: str | None) -> None:
         """From a head to a client of its own. One that is not connected is known at once not to be there."""
         read = self._wire(sender.name, client, message)
-        known = self._clients.get(client)
+        known = self._client(client)
         if known is None or not known.listens_at(sender.name):
             if request_id is not None:
                 self._kernel.at(self._kernel.now, self._return, (sender.name, sender.incarnation, request_id))
@@ -122,21 +126,22 @@ class ControlNetwork:
         letter = _Letter(sender.name, sender.incarnation, client, read, request_id)
         self._transmit(sender.name, client, self._arrive_client, letter)
 
-    def announce(self, sender: Broker, receivers: Iterable[str], message: ControlMessage) -> None:
-        """From a broker's process to several others; nobody answers."""
+    def announce(self, sender: Broker, message: PieLocal) -> None:
+        """From a broker's process to all others of its cluster; nobody answers."""
         body = encode(message)
         read = decode(body)
-        for receiver in receivers:
+        for receiver in self._clusters[sender.name]:
             self._count(sender.name, receiver, message.kind, body)
             self._carry(_Letter(sender.name, sender.incarnation, receiver, read, None))
 
     def request(self, client: str, head: str, message: ControlMessage, request_id: str | None) -> None:
         """From a client to a head. One that is not there is silent."""
-        incarnation = self._clients[client].incarnation
-        self._carry(_Letter(client, incarnation, head, self._wire(client, head, message), request_id))
+        known = self._client(client)
+        assert known is not None
+        self._carry(_Letter(client, known.incarnation, head, self._wire(client, head, message), request_id))
 
     def reply(self, sender: str, to: ReplyAddress, message: ControlMessage) -> None:
-        """The answer to a request, to whoever sent it."""
+        """The answer to a request, to its sender."""
         receiver, _, incarnation = to.token.rpartition(" ")
         read = self._wire(sender, receiver, message)
         letter = _Letter(sender, int(incarnation), receiver, read, to.request)
@@ -198,7 +203,7 @@ class ControlNetwork:
         receiver.post(MessageReceived(letter.message, self._address(letter)))
 
     def _arrive_client(self, letter: _Letter) -> None:
-        client = self._clients.get(letter.receiver)
+        client = self._client(letter.receiver)
         if client is not None and client.listens_at(letter.sender):
             client.ordered(letter.message, self._address(letter))
 
@@ -209,7 +214,7 @@ class ControlNetwork:
             if broker.up and not broker.frozen and broker.incarnation == letter.incarnation:
                 broker.post(ReplyReceived(letter.request_id, letter.message))
             return
-        client = self._clients.get(letter.receiver)
+        client = self._client(letter.receiver)
         if client is not None and client.incarnation == letter.incarnation:
             client.answered(letter.request_id, letter.message)
 

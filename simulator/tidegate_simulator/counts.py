@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from tidegate_agents.insights import is_advised
-from tidegate_agents.machine import Action, Decision, Event, MessageReceived, Reply, ReplyReceived, SendClient
-from tidegate_protocol.balancing import (
-    BalanceCandidates,
-    CollectOrder,
-    MigrateOrder,
-    MigrationReport,
-    MigrationStage,
+from tidegate_agents.machine import Action, Event, MessageReceived, Reply, ReplyReceived, SendClient
+from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.places import CollectOrder
+from tidegate_protocol.balancing.publishers import (
     PublisherMoveOrder,
     PublisherMoveReport,
     PublisherStage,
     ThrottleOrder,
 )
+from tidegate_protocol.balancing.sessions import BalanceCandidates
+from tidegate_protocol.decisions import Decision, InsightRefused, InsightTaken, Placed
 
 from .observer import Observer
 
@@ -68,9 +66,11 @@ class Counts(Observer):
         self._counts["collected"] += collected
 
     def decided(self, broker: str, decision: Decision, now: float) -> None:
-        if decision.kind in ("insight-taken", "insight-refused"):
-            self._counts[decision.kind.replace("-", "s_")] += 1
-        elif decision.kind == "placement" and is_advised(decision):
+        if isinstance(decision, InsightTaken):
+            self._counts["insights_taken"] += 1
+        elif isinstance(decision, InsightRefused):
+            self._counts["insights_refused"] += 1
+        elif isinstance(decision, Placed) and decision.advice is not None:
             self._counts["advised_placements"] += 1
 
     def control_sent(self, sender: str, receiver: str, kind: str, now: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tidegate_agents.machine import ReplyAddress
-from tidegate_protocol.balancing import DrainReply, DrainRequest
+from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
 from tidegate_protocol.messages import ControlMessage
 
 from .insights import insight_message

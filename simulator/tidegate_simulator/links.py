@@ -24,10 +24,21 @@ from .kernel import Kernel
 class Message:
     """A message of the data plane. A marker or fence has no id; its topic is its key."""
 
-    __slots__ = ("id", "index", "published_s", "size_bytes", "topic")
+    __slots__ = ("content", "id", "index", "published_s", "size_bytes", "topic")
 
-    def __init__(self, identity: str | None, index: int, topic: str, size_bytes: float, published_s: float) -> None:
+    def __init__(
+        self,
+        identity: str | None,
+        index: int,
+        topic: str,
+        size_bytes: float,
+        published_s: float,
+        content: bytes | None = None,
+    ) -> None:
         self.id = identity
+        self.content = content
+        """The body of a plain message: all that its subscriber can tell it by. Its id is none of ours then, and known
+        to the checkers only."""
         self.index = index
         """A number of its own in this run, for the trace."""
         self.topic = topic

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate_agents.machine import Action, Decision, EdgeSampled, Event, HeadSampled
+from tidegate_agents.machine import Action, EdgeSampled, Event, HeadSampled
+from tidegate_protocol.decisions import Decision
 
 if TYPE_CHECKING:
     from .world import World

@@ -46,6 +46,7 @@ class OutputQueue:
         "markers",
         "name",
         "ready",
+        "returned",
         "subscription",
         "unacked",
         "unused_since_s",
@@ -56,6 +57,8 @@ class OutputQueue:
         self.subscription = subscription
         self.markers: dict[str, None] = {}
         self.ready: deque[Message] = deque()
+        self.returned: set[int] = set()
+        """Plain messages that a consumer was sent and had not acknowledged when it went, by index."""
         self.unacked: deque[Message] = deque()
         self.consumer: Consumer | None = None
         self.limit: int | None = None
@@ -306,6 +309,7 @@ class EdgePlane:
         queue.consumer = None
         queue.unused_since_s = self._kernel.now
         queue.ready.extendleft(reversed(queue.unacked))
+        queue.returned.update(message.index for message in queue.unacked if message.content is not None)
         queue.unacked.clear()
         self.throttled.pop(queue.name, None)
         if queue.limit is not None:

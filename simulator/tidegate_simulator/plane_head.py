@@ -49,6 +49,7 @@ class HeadPlane:
         uplink_bytes_per_s: float | None,
         downlink_bytes_per_s: float | None,
         make_link: LinkMaker,
+        make_marker: Callable[[str], Message],
     ) -> None:
         self._kernel = kernel
         self._record = trace.extend
@@ -56,6 +57,7 @@ class HeadPlane:
         self._uplink = Pipe(uplink_bytes_per_s)
         self._downlink = Pipe(downlink_bytes_per_s)
         self._make_link = make_link
+        self._make_marker = make_marker
         self._routed: dict[str | None, dict[str, tuple[Link, ...]]] = {}
         """Per origin (None: a publisher) and topic the links that a message goes to."""
         self._fences: dict[tuple[str, str], None] = {}
@@ -127,8 +129,9 @@ class HeadPlane:
         routed[topic] = links = tuple(self.links[target] for target in targets)
         return links
 
-    def publish_marker(self, message: Message, targets: tuple[str, ...]) -> None:
+    def publish_marker(self, key: str, targets: tuple[str, ...]) -> None:
         """Send to `targets`, or, without any, where the routes lead, behind all that was routed before."""
+        message = self._make_marker(key)
         routed = {target: self._link(target) for target in targets}
         if not targets:
             routed = {link.target: link for link in self._links_for(message.topic, None)}
@@ -171,9 +174,6 @@ class HeadPlane:
     def adopted(self) -> dict[str, frozenset[str]]:
         """What a process that starts finds bound."""
         return {target: frozenset(self.routes[target]) for target in sorted(self.routes)}
-
-    def link_to(self, target: str) -> Link | None:
-        return self.links.get(target)
 
     def _link(self, target: str) -> Link:
         link = self.links.get(target)

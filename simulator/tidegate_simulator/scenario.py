@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from tidegate_agents.config import BalancingConfig
@@ -62,6 +63,8 @@ class RateChange:
 
 @dataclass(frozen=True, slots=True)
 class PublisherSpec:
+    """A publisher of one topic. Nobody publishes after the run's `duration_s`."""
+
     name: str
     head: str
     topic: str
@@ -74,6 +77,24 @@ class PublisherSpec:
     changes: tuple[RateChange, ...] = ()
     obedient: bool = True
     """Whether it keeps to what a throttle order says, as the SDK does; a foreign client does not."""
+    contents: int | None = None
+    """None: its messages carry ids of ours. Otherwise it is a plain AMQP publisher: its messages carry none, and their
+    contents repeat after so many, or never (0)."""
+
+    def ends_s(self, duration_s: float) -> float:
+        """When it stops publishing."""
+        return duration_s if self.stops_s is None else min(self.stops_s, duration_s)
+
+    def rates(self, duration_s: float) -> tuple[tuple[float, float], ...]:
+        """From when on it sends how many messages per second, in the order of time; the last rate is 0."""
+        ends_s = self.ends_s(duration_s)
+        steps = [(self.starts_s, self.messages_per_s)]
+        steps += [(max(one.at_s, self.starts_s), self.messages_per_s * one.factor) for one in self.changes]
+        return (*(step for step in steps if step[0] < ends_s), (ends_s, 0.0))
+
+    def messages_due(self, duration_s: float) -> float:
+        """About how many messages it sends."""
+        return sum((until_s - at_s) * per_s for (at_s, per_s), (until_s, _) in pairwise(self.rates(duration_s)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.policies import policy_named
+from tidegate_agents.policy import policy_named
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.ids import check_name
 from tidegate_protocol.messages import DEADLINE_US_MAX
@@ -93,6 +93,7 @@ _MAY_BE_ZERO: Final = frozenset(
         "at_s",
         "attach_round_trips",
         "client_delay_s",
+        "contents",
         "cooldown_s",
         "delay_max_s",
         "delay_s",
@@ -279,7 +280,7 @@ def _ordered_times(balancing: BalancingConfig) -> Iterator[str]:
 
 def _size(scenario: Scenario) -> Iterator[str]:
     """Every message and every period of a broker takes at least one step, and a run has only so many."""
-    messages = sum(_published(publisher, scenario.duration_s) for publisher in scenario.publishers)
+    messages = sum(publisher.messages_due(scenario.duration_s) for publisher in scenario.publishers)
     if messages > STEPS_MAX:
         yield (
             f"the publishers would send {messages:.3g} messages, and a run ends after {STEPS_MAX:,} steps: "
@@ -292,17 +293,6 @@ def _size(scenario: Scenario) -> Iterator[str]:
             f"the brokers would sample {periods:.3g} times, and a run ends after {STEPS_MAX:,} steps: "
             "use a longer period_s or a shorter duration_s"
         )
-
-
-def _published(publisher: PublisherSpec, duration_s: float) -> float:
-    """About how many messages a publisher sends."""
-    end_s = min(publisher.stops_s if publisher.stops_s is not None else duration_s, duration_s)
-    at_s, factor, total = publisher.starts_s, 1.0, 0.0
-    for change in publisher.changes:
-        until_s = min(max(change.at_s, at_s), end_s)
-        total += max(until_s - at_s, 0.0) * factor
-        at_s, factor = max(until_s, at_s), change.factor
-    return (total + max(end_s - at_s, 0.0) * factor) * publisher.messages_per_s
 
 
 def _tree(heads: Mapping[str, HeadSpec]) -> Iterator[str]:
@@ -342,6 +332,8 @@ def _client(client: PublisherSpec | SubscriberSpec) -> Iterator[str]:
     if isinstance(client, PublisherSpec):
         if client.stops_s is not None and client.stops_s <= client.starts_s:
             yield f"publisher {client.name} stops before it starts"
+        if client.contents is not None and client.obedient:
+            yield f"publisher {client.name} is plain: use obedient = false"
         times = [change.at_s for change in client.changes]
         if times != sorted(times):
             yield f"the rate changes of publisher {client.name} are not in the order of time"

@@ -1,13 +1,11 @@
 """Simulated subscribers: the client machine of the SDK, and what its engine does around it.
 
-Which queue a subscription is served from, what is held during a move and when it is released is the business of
-`SubscriptionMachine`; which delivery is new that of `Deduplicator`. Both are those of production. What is here stands
-for connections: it attaches, takes deliveries, hands them to an application that may be slow, acknowledges, and loses
-all of that when it is killed or cut off. What always holds:
+All that decides is production's: `SubscriptionMachine` says which queue a subscription is served from, what is held
+during a move and when it is released; `Intake` what happens to each delivery; `Inbox` and `AckLedger` which delivery is
+new and when it may be acknowledged. What is here stands for connections and for the application: it attaches, brings
+deliveries, hands them to an application that may be slow, and loses all of that when it is killed or cut off.
 
-- a delivery is acknowledged only after the application got it, or it was a duplicate or a marker; in the order of the
-  deliveries of its attachment;
-- a process that was killed starts again without its memory, under the same name.
+Invariant: a process that was killed starts again without its memory, under the same name.
 """
 
 from __future__ import annotations
@@ -16,44 +14,41 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tidegate._attachment import SubscriptionTimes
-from tidegate._config import Timeouts
-from tidegate._delivery import Deduplicator, Verdict
-from tidegate._hold import Admission
-from tidegate._migration import SubscriptionMachine
-from tidegate._moves import (
-    Answer,
+from tidegate._core.attachment import SubscriptionTimes
+from tidegate._core.config import Limits, Timeouts
+from tidegate._core.delivery import AckLedger, Verdict
+from tidegate._core.hold import Admission
+from tidegate._core.inbox import Inbox
+from tidegate._core.intake import Intake
+from tidegate._core.migration import SubscriptionMachine
+from tidegate._core.moves import (
     Answered,
     Attach,
     Attached,
     AttachmentLost,
-    CancelTimer,
     ChangeHead,
-    Closed,
+    ClosedByApplication,
     Detach,
     Detached,
-    LeaveHead,
-    MarkerArrived,
     Opened,
     Ordered,
     Release,
-    Request,
-    SetTimer,
-    SubscriptionAction,
     SubscriptionEvent,
     TellRefusal,
     TimerFired,
 )
+from tidegate._core.overlap import fingerprint
 from tidegate_agents.machine import ReplyAddress
 from tidegate_protocol.messages import (
     ControlMessage,
     Refusal,
-    SubscribeRequest,
     UnsubscribeReply,
     UnsubscribeRequest,
 )
 
-from .clocks import Clock
+from .clients import ClientAction, SimClient
+from .configs import subscribe_request
+from .judging import LATE_TOLERANCE_S
 from .links import Message
 from .plane_edge import Consumer, EdgePlane
 from .scenario import SubscriberSpec
@@ -62,13 +57,8 @@ from .trace import pack_data
 if TYPE_CHECKING:
     from .world import World
 
-STREAMS_MAX: Final = 20_000
-"""The default of the SDK."""
-EXPIRES_S: Final = 600
+STREAMS_MAX: Final = Limits().streams
 TIMER_CHANCE: Final = 0.1
-"""A timer may fire later by up to this share, so that no crowd comes back at once."""
-LATE_TOLERANCE_S: Final = 1e-9
-"""A message that takes just its deadline is in time, whatever the rounding of sums."""
 UNSUBSCRIBE_ATTEMPT_S: Final = Timeouts().attempt_s
 UNSUBSCRIBE: Final = "unsubscribe"
 UNSUBSCRIBE_ATTEMPTS_MAX: Final = 20
@@ -77,83 +67,62 @@ UNSUBSCRIBE_ATTEMPTS_MAX: Final = 20
 class Attachment:
     """A consumer on one queue as the client sees it: deliveries are numbered, and acknowledged in their order."""
 
-    __slots__ = (
-        "ahead",
-        "buffered",
-        "consumer",
-        "contiguous",
-        "delay_s",
-        "given_up",
-        "plane",
-        "queue",
-        "received",
-        "slot",
-    )
+    __slots__ = ("acknowledged", "consumer", "delay_s", "given_up", "ledger", "plane", "queue", "received", "slot")
 
     def __init__(self, slot: int, queue: str, plane: EdgePlane, delay_s: float) -> None:
         self.slot = slot
         self.queue = queue
         self.plane = plane
         self.delay_s = delay_s
+        self.ledger = AckLedger()
         self.consumer: Consumer | None = None
         self.given_up = False
         self.received = 0
-        self.buffered = 0
-        """Deliveries that wait for a slow application."""
-        self.contiguous = 0
-        self.ahead: set[int] = set()
+        self.acknowledged = 0
 
-    def settle(self, tag: int) -> None:
-        """This delivery is done with: acknowledge it with all that waited for it."""
-        if tag != self.contiguous + 1:
-            self.ahead.add(tag)
-            return
-        count = 1
-        ahead = self.ahead
-        while ahead and tag + count in ahead:
-            ahead.discard(tag + count)
-            count += 1
-        self.contiguous += count
-        if self.consumer is not None:
-            self.plane.acknowledge(self.consumer, count)
+    def returned(self, message: Message) -> bool:
+        """Whether RabbitMQ says that a plain message is redelivered."""
+        return self.consumer is not None and message.index in self.consumer.queue.returned
+
+    def acknowledge(self) -> None:
+        """Acknowledge all that is settled."""
+        for tag, _ in self.ledger.take():
+            if self.consumer is not None:
+                self.plane.acknowledge(self.consumer, tag - self.acknowledged)
+            self.acknowledged = tag
 
 
-class SimSubscriber:
+Delivery = tuple[Message, Attachment, int]
+"""A message, where it came from, and its tag."""
+
+
+class SimSubscriber(SimClient):
     """One subscriber with one subscription."""
 
     def __init__(self, world: World, spec: SubscriberSpec, number: int) -> None:
-        self._world = world
-        self._kernel = world.kernel
+        random = world.kernel.stream(f"subscriber {spec.name}")
+        chance = 0.0 if world.scenario.control.instant else TIMER_CHANCE
+        super().__init__(world, spec.name, spec.head, random, chance)
         self._trace = world.record
         self._number = number
-        self._random = world.kernel.stream(f"subscriber {spec.name}")
-        self._instant = world.scenario.control.instant
         self._round_trips = world.scenario.control.attach_round_trips
         self._late_after_s = spec.deadline_s + LATE_TOLERANCE_S
         self._takes_s = None if spec.takes_per_s is None else 1.0 / spec.takes_per_s
         self._attachments: dict[int, Attachment] = {}
-        self._timers: dict[str, int] = {}
-        self._timer_count = 0
-        self._request_count = 0
-        self._requests: dict[str, str] = {}
-        self._heads: dict[str, None] = {}
-        self._buffer: deque[tuple[Message, Attachment, int, bool]] = deque()
-        self._repeated: dict[str, list[tuple[Attachment, int]]] = {}
-        """Of what is in the buffer: deliveries of the same message that came meanwhile."""
+        self._buffer: deque[Message] = deque()
+        """The messages that the buffer of the inbox stands for, in the same order."""
         self._application_free_s = 0.0
         self._taking = False
         self._cuts = 0
         self._unsubscribes = 0
         self.spec = spec
         self.name = spec.name
-        self.clock = Clock()
-        self.incarnation = 0
         self.up = False
         self.left = False
         """Whether it has unsubscribed, and the head has confirmed that."""
         self.leaving = False
         self.machine: SubscriptionMachine | None = None
-        self.deduplicator = Deduplicator(STREAMS_MAX)
+        self.inbox = self._new_inbox()
         self.delivered = 0
         self.late = 0
         self.collected = 0
@@ -167,17 +136,17 @@ class SimSubscriber:
         self.incarnation += 1
         self.up = True
         self._heads = {self.spec.head: None}
-        self.deduplicator = Deduplicator(STREAMS_MAX)
-        request = SubscribeRequest(
-            subscriber=self.name,
-            pattern=self.spec.pattern,
-            deadline_us=round(self.spec.deadline_s * 1e6),
-            expires_s=EXPIRES_S,
-        )
+        self.inbox = inbox = self._new_inbox()
         # Where control takes no time, neither does the rest of a migration.
         times = SubscriptionTimes(linger_s=0.0) if self._instant else SubscriptionTimes()
-        self.machine = SubscriptionMachine(request, self.spec.prefetch, self.deduplicator.expected, times)
+        self.machine = SubscriptionMachine(
+            subscribe_request(self.spec), self.spec.prefetch, inbox.expected, times, inbox.plain
+        )
+        self._intake = Intake[Delivery](self.machine, self._take, self._drop_delivery, self.handle, self._progress)
         self.handle(Opened())
+
+    def _new_inbox(self) -> Inbox:
+        return Inbox(self.spec.deadline_s, manual=False, prefetch=self.spec.prefetch, streams_max=STREAMS_MAX)
 
     def crash(self) -> None:
         """The process is killed: connections close, memory and what waited for the application are gone."""
@@ -188,7 +157,6 @@ class SimSubscriber:
         self._timers.clear()
         self._requests.clear()
         self._buffer.clear()
-        self._repeated.clear()
         self._heads.clear()
         for slot in sorted(self._attachments):
             self._drop(self._attachments[slot])
@@ -211,7 +179,7 @@ class SimSubscriber:
         machine = self.machine
         if not self.up or machine is None:
             return
-        self.handle(Closed())
+        self.handle(ClosedByApplication())
         if machine.place is None:
             self._gone()
         else:
@@ -232,18 +200,15 @@ class SimSubscriber:
             return  # the queue expires by itself; a client that wants to go must not be kept
         pattern = machine.request.pattern
         message = UnsubscribeRequest(subscriber=self.name, number=machine.place.number, pattern=pattern)
-        self._request(UNSUBSCRIBE, message, machine.head_url)
+        self._request(UNSUBSCRIBE, message, self._head(machine.head_url))
         self._set_timer(UNSUBSCRIBE, UNSUBSCRIBE_ATTEMPT_S)
 
     @property
     def buffered(self) -> tuple[Message, ...]:
         """What the client has got and its application has not."""
-        return tuple(message for message, _, _, _ in self._buffer)
+        return tuple(self._buffer)
 
     # The control plane
-
-    def listens_at(self, head: str) -> bool:
-        return self.up and head in self._heads
 
     def ordered(self, message: ControlMessage, reply_to: ReplyAddress | None) -> None:
         self.handle(Ordered(message, reply_to))
@@ -259,18 +224,6 @@ class SimSubscriber:
         elif isinstance(message, Refusal) and message.retry_after_s is not None:
             self._set_timer(UNSUBSCRIBE, message.retry_after_s)
 
-    def _request(self, key: str, message: ControlMessage, head_url: str) -> None:
-        self._request_count += 1
-        request = str(self._request_count)
-        # Only the latest request under a key is of interest: its repetitions say the same.
-        for old in [old for old, other in self._requests.items() if other == key][:-1]:
-            del self._requests[old]
-        self._requests[request] = key
-        self._world.network.request(self.name, self._head(head_url), message, request)
-
-    def _head(self, url: str) -> str:
-        return self._world.head_at(url) if url else self.spec.head
-
     # The machine
 
     def handle(self, event: SubscriptionEvent) -> None:
@@ -279,57 +232,32 @@ class SimSubscriber:
         if machine is None:
             return
         actions = machine.handle(event, self.clock.read(self._kernel.now))
-        self._stepped(machine, type(event).__name__, actions)
+        self._stepped(type(event).__name__, actions, machine)
 
-    def _progress(self, machine: SubscriptionMachine) -> None:
+    def _progress(self) -> None:
+        machine = self.machine
+        if machine is None:
+            return
         actions = machine.progress(self.clock.read(self._kernel.now))
         if actions:
-            self._stepped(machine, "progress", actions)
+            self._stepped("progress", actions, machine)
 
-    def _stepped(self, machine: SubscriptionMachine, what: str, actions: list[SubscriptionAction]) -> None:
-        if self._world.validate_every_step:
-            machine.validate()
-        self._trace.event(self._kernel.now, f"client {self.name} {what} {[type(one).__name__ for one in actions]}")
-        for action in actions:
-            self._carry_out(action)
-
-    def _carry_out(self, action: SubscriptionAction) -> None:
+    def _carry_out(self, action: ClientAction) -> None:
         match action:
             case Attach():
                 self._attach(action)
             case Detach(slot, patience_s):
                 self._detach(slot, patience_s)
-            case Release(items):
-                for item in items:
-                    message, attachment, tag = item.payload
-                    self._take(message, attachment, tag, item.collected)
-            case Answer(to, message):
-                if to is not None:
-                    self._world.network.reply(self.name, to, message)
-            case Request(key, message, head_url):
-                self._request(key, message, head_url)
-            case SetTimer(name, after_s):
-                self._set_timer(name, after_s)
-            case CancelTimer(name):
-                self._timers.pop(name, None)
+            case Release():
+                self._intake.release(action)
             case ChangeHead(head, _):
                 self._heads[head] = None
-            case LeaveHead(url):
-                self._heads.pop(self._head(url), None)
             case TellRefusal():
                 pass  # the machine goes on asking, which is what an application here would do
+            case _:
+                super()._carry_out(action)
 
-    def _set_timer(self, name: str, after_s: float) -> None:
-        self._timer_count += 1
-        self._timers[name] = self._timer_count
-        late = 1.0 if self._instant else 1.0 + self._random.random() * TIMER_CHANCE
-        self._kernel.after(self.clock.true_duration_s(after_s) * late, self._fire, (name, self._timer_count))
-
-    def _fire(self, argument: tuple[str, int]) -> None:
-        name, token = argument
-        if self._timers.get(name) != token:
-            return
-        del self._timers[name]
+    def _fired(self, name: str) -> None:
         if name == UNSUBSCRIBE:
             self._unsubscribe()
         else:
@@ -338,7 +266,8 @@ class SimSubscriber:
     # Attaching and detaching
 
     def _attach(self, order: Attach) -> None:
-        plane, delay_s = self._world.edge_plane(order.place.edge), self._world.client_delay_s(order.place.edge)
+        plane = self._world.edges[order.place.edge].plane
+        delay_s = plane.delay_s
         attachment = Attachment(order.slot, order.place.queue, plane, delay_s)
         self._attachments[order.slot] = attachment
         takes_s = 0.0 if self._instant else 2 * delay_s * self._round_trips
@@ -384,10 +313,11 @@ class SimSubscriber:
     def _lost(self, attachment: Attachment, gone: bool, problem: str) -> None:
         self._drop(attachment)
         self._attachments.pop(attachment.slot, None)
-        self.handle(AttachmentLost(attachment.slot, gone, problem, unsettled=attachment.buffered > 0))
+        self.handle(AttachmentLost(attachment.slot, gone, problem, unsettled=attachment.ledger.outstanding))
 
     def _drop(self, attachment: Attachment) -> None:
         attachment.given_up = True
+        attachment.ledger.alive = False
         if attachment.consumer is not None:
             attachment.plane.detach(attachment.consumer)
 
@@ -395,8 +325,8 @@ class SimSubscriber:
         attachment = self._attachments.pop(slot, None)
         if attachment is None:
             self._kernel.at(self._kernel.now, self._detached, (slot, self.incarnation, False))
-        elif attachment.buffered:
-            # What the application has not got yet is waited for: `_took` comes back here.
+        elif attachment.ledger.outstanding:
+            # What the application has not got yet is waited for: `_acknowledge` comes back here.
             self._attachments[slot] = attachment
             attachment.given_up = True
             self._kernel.after(self.clock.true_duration_s(patience_s), self._wait_no_longer, attachment)
@@ -410,9 +340,10 @@ class SimSubscriber:
 
     def _close(self, attachment: Attachment) -> None:
         attachment.given_up = True
+        attachment.ledger.alive = False
         delay_s = 0.0 if self._instant else attachment.delay_s
         self._kernel.after(delay_s, self._closed, attachment)
-        detached = (attachment.slot, self.incarnation, attachment.buffered > 0)
+        detached = (attachment.slot, self.incarnation, attachment.ledger.outstanding)
         self._kernel.after(2 * delay_s, self._detached, detached)
 
     def _closed(self, attachment: Attachment) -> None:
@@ -429,14 +360,15 @@ class SimSubscriber:
     def _receiver(self, attachment: Attachment) -> Callable[[Message], None]:
         """What takes the deliveries of an attachment.
 
-        It is called for every delivery of a run, so that the common case (nothing moves, the application is fast, all
-        before has been acknowledged) is written out: it does what `_take`, `_hand_over` and `Attachment.settle` do.
+        It is called for every delivery of a run, so that the common case (nothing moves, the application is fast) is
+        written out: it does what `_take`, `_hand_over` and `_acknowledge` do.
         """
-        machine = self.machine
+        machine, intake = self.machine, self._intake
         assert machine is not None
-        kernel, plane, slot, number = self._kernel, attachment.plane, attachment.slot, self._number
-        admit, judge, record = machine.admit, self.deduplicator.judge, self._trace.extend
-        acknowledge, delay_s, fast = plane.acks.append, plane.delay_s, self._takes_s is None
+        kernel, slot, number = self._kernel, attachment.slot, self._number
+        ledger, plane = attachment.ledger, attachment.plane
+        admit, judge, record = machine.admit, self.inbox.judge, self._trace.extend
+        settle, take, acknowledge, fast = ledger.settle, ledger.take, plane.acknowledge, self._takes_s is None
         passed, duplicate, late_after_s = Admission.PASS, Verdict.DUPLICATE, self._late_after_s
         watched = bool(self._world.delivered_to) or self._world.record.reading
 
@@ -444,75 +376,81 @@ class SimSubscriber:
             if attachment.given_up:
                 return
             attachment.received = tag = attachment.received + 1
-            identity = message.id
+            identity, body = message.id, message.content
+            delivery = (message, attachment, tag)
             if identity is None:
-                self._marker(attachment, tag, message.topic)
+                intake.arrived(slot, message.topic, None, delivery)
                 return
-            admission = admit(slot, identity, (message, attachment, tag))
-            if admission is not passed:
-                self._unusual(admission, machine, message, attachment, tag)
-            elif fast and tag == attachment.contiguous + 1 and not attachment.ahead:
-                now = kernel.now
-                if judge(identity, now) is not duplicate:
-                    self.delivered += 1
-                    late = now - message.published_s > late_after_s
-                    if late:
-                        self.late += 1
-                    record(pack_data(b"d", now, number, message.index))
-                    if watched:
-                        self._tell(message, now, late, False)
-                attachment.contiguous = tag
-                consumer = attachment.consumer
-                assert consumer is not None
-                acknowledge((now + delay_s, consumer, 1))
-                if plane.throttled:
-                    plane.watch_acks()
-            else:
-                self._take(message, attachment, tag, False)
+            content = None if body is None else fingerprint(message.topic, body, None, None)
+            admission = admit(slot, identity, delivery, content)
+            if admission is not passed or body is not None or not fast:
+                intake.admitted(admission, delivery)
+                return
+            now = kernel.now
+            if judge(identity, now) is not duplicate:
+                self.delivered += 1
+                late = now - message.published_s > late_after_s
+                if late:
+                    self.late += 1
+                record(pack_data(b"d", now, number, message.index))
+                if watched:
+                    self._tell(message, now, late, False)
+            settle(tag)
+            for settled, _ in take():
+                if attachment.consumer is not None:
+                    acknowledge(attachment.consumer, settled - attachment.acknowledged)
+                attachment.acknowledged = settled
 
         return receive
 
-    def _unusual(
-        self, admission: Admission, machine: SubscriptionMachine, message: Message, attachment: Attachment, tag: int
-    ) -> None:
-        """A delivery while something moves."""
-        if admission is Admission.WATCHED or admission is Admission.COLLECTED:
-            self._take(message, attachment, tag, admission is Admission.COLLECTED)
-        if admission is not Admission.STRAY:
-            self._progress(machine)
+    def _drop_delivery(self, delivery: Delivery) -> None:
+        """A delivery that is not for the application."""
+        _, attachment, tag = delivery
+        attachment.ledger.settle(tag)
+        attachment.acknowledge()
 
-    def _marker(self, attachment: Attachment, tag: int, key: str) -> None:
-        attachment.settle(tag)
-        self.handle(MarkerArrived(attachment.slot, key))
-
-    def _take(self, message: Message, attachment: Attachment, tag: int, collected: bool) -> None:
+    def _take(self, delivery: Delivery, collected: bool) -> None:
         """Judge a delivery, and hand it over if it is new."""
-        if self.deduplicator.judge(message.id, self._kernel.now) is Verdict.DUPLICATE:
-            if message.id in self._repeated:
-                # Its original waits for the application: were this one acknowledged now, a crash would lose both.
-                attachment.buffered += 1
-                self._repeated[message.id].append((attachment, tag))
-            else:
-                attachment.settle(tag)
-        elif self._takes_s is None:
-            self._hand_over(message, collected)
-            attachment.settle(tag)
+        message, attachment, tag = delivery
+        body, now = message.content, self.clock.read(self._kernel.now)
+        # The id of a plain message is known to the checkers only.
+        identity, returned = (message.id, False) if body is None else (None, attachment.returned(message))
+        if returned:
+            assert message.id is not None
+            self._world.redelivered.add((self.name, message.id))
+        new = self.inbox.receive(
+            attachment.ledger, tag, message.topic, body or b"", identity, None, returned, now, collected
+        )
+        if not new:
+            attachment.acknowledge()
+            return
+        self._buffer.append(message)
+        if self._takes_s is None:
+            self._hand_over()
         else:
-            attachment.buffered += 1
-            if message.id is not None:
-                self._repeated[message.id] = []
-            self._buffer.append((message, attachment, tag, collected))
             self._take_next()
 
-    def _hand_over(self, message: Message, collected: bool) -> None:
-        """The application gets a message."""
+    def _hand_over(self) -> None:
+        """The application gets the next message, and is done with it."""
+        message, handed = self._buffer.popleft(), self.inbox.buffer.popleft()
         now = self._kernel.now
         late = now - message.published_s > self._late_after_s
         self.delivered += 1
         self.late += late
-        self.collected += collected
+        self.collected += handed.collected
         self._trace.data(b"d", now, self._number, message.index)
-        self._tell(message, now, late, collected)
+        self._tell(message, now, late, handed.collected)
+        self.inbox.settle(handed)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Acknowledge what is settled; the last delivery lets go of an attachment given up."""
+        self.inbox.enter_settled()
+        for attachment in list(self._attachments.values()):
+            attachment.acknowledge()
+            if attachment.given_up and not attachment.ledger.outstanding:
+                del self._attachments[attachment.slot]
+                self._close(attachment)
 
     def _tell(self, message: Message, now: float, late: bool, collected: bool) -> None:
         world = self._world
@@ -531,18 +469,6 @@ class SimSubscriber:
         self._taking = False
         if incarnation == self.incarnation and self._buffer:
             assert self._takes_s is not None
-            message, attachment, tag, collected = self._buffer.popleft()
             self._application_free_s = self._kernel.now + self._takes_s
-            self._hand_over(message, collected)
-            self._settle(attachment, tag)
-            for other, other_tag in self._repeated.pop(message.id, ()) if message.id is not None else ():
-                self._settle(other, other_tag)
+            self._hand_over()
         self._take_next()
-
-    def _settle(self, attachment: Attachment, tag: int) -> None:
-        """A delivery that waited for the application is done with; the last one lets go of an attachment given up."""
-        attachment.settle(tag)
-        attachment.buffered -= 1
-        if attachment.given_up and not attachment.buffered and attachment.slot in self._attachments:
-            del self._attachments[attachment.slot]
-            self._close(attachment)

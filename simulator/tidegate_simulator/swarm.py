@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.threshold import ThresholdKind
+from tidegate_agents.load.threshold import ThresholdKind
 
 from .scenario import (
     EVERYBODY,
@@ -82,6 +82,10 @@ _FAULTS: Final = (
 )
 
 
+_CONTENTS: Final = (0, 0, 1, 3)
+"""After how many messages the contents of a plain publisher repeat; 0: never."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What is drawn first, because the rest hangs on it."""
@@ -101,7 +105,7 @@ def random_scenario(seed: int) -> Scenario:
     bursts_s = tuple(round(first_s + turn * random.uniform(7.0, 9.0), 1) for turn in range(3))
     plan = _Plan(load, duration_s, tuple(at for at in bursts_s if at < duration_s - 6.0) or (first_s,))
     heads, edges = _topology(random)
-    publishers = _publishers(random, plan, heads)
+    publishers = plain_publishers(seed, _publishers(random, plan, heads))
     subscribers = _subscribers(random, plan, heads, edges, publishers)
     edges = _capacities(random, plan, edges, publishers, subscribers)
     heads = _head_capacities(random, heads, publishers)
@@ -119,6 +123,20 @@ def random_scenario(seed: int) -> Scenario:
         balancing=_balancing(random, seed, plan),
         insights=random_insights(seed, heads, edges, publishers, duration_s),
         settle_s=SETTLE_S,
+    )
+
+
+def plain_publishers(seed: int, publishers: tuple[PublisherSpec, ...]) -> tuple[PublisherSpec, ...]:
+    """Some of those who know nothing of the control plane send no ids either.
+
+    What is drawn here comes from a randomness of its own, so that the rest of a scenario is the same with and without.
+    """
+    random = Random(f"plain {seed}")
+    share = random.choice((0.0, 1.0))
+    drawn = [(publisher, random.random(), random.choice(_CONTENTS)) for publisher in publishers]
+    return tuple(
+        replace(publisher, contents=contents) if not publisher.obedient and chance < share else publisher
+        for publisher, chance, contents in drawn
     )
 
 

@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate_agents.config import EdgeConfig, HeadConfig, NeighbourConfig
-from tidegate_agents.edge import EdgeAgent
-from tidegate_agents.head import HeadAgent
-from tidegate_agents.machine import Action, Decision, EdgeSampled, Event, HeadSampled
-from tidegate_protocol.messages import Capacity
+from tidegate_agents.config import EdgeConfig, HeadConfig
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.head.agent import HeadAgent
+from tidegate_agents.machine import Action, EdgeSampled, Event, HeadSampled
+from tidegate_protocol.decisions import Decision
 
 from .brokers import SimBroker, SimEdge, SimHead
 from .clocks import Clock
+from .configs import URL_START, edge_config, head_capacity, head_config, known_capacity
 from .control import ControlNetwork
 from .distances import Distances
 from .injection import Faults
@@ -31,7 +32,7 @@ from .observer import Observer
 from .plane_edge import EdgePlane
 from .plane_head import HeadPlane
 from .publishers import SimPublisher
-from .scenario import EdgeSpec, Scenario
+from .scenario import EdgeSpec, HeadSpec, Scenario
 from .scenario_check import check
 from .subscribers import SimSubscriber
 from .trace import Trace
@@ -42,7 +43,6 @@ DROPPED_KEPT_MAX: Final = 1_000_000
 """Messages whose dropping is remembered one by one."""
 COLLECT_AFTER: Final = 200_000
 """Objects made and still there before the interpreter looks for cycles."""
-URL_START: Final = "amqp://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +89,26 @@ class World:
         self.edge_specs: dict[str, EdgeSpec] = {edge.name: edge for edge in scenario.edges}
         self.dropped: set[tuple[str, str]] = set()
         """Subscriber and message id of what a limit on a queue cost."""
+        self.redelivered: set[tuple[str, str]] = set()
+        """The same of the plain messages that came again because they had not been acknowledged."""
         self.published_to = _overriders(self.observers, "published")
         self.delivered_to = _overriders(self.observers, "delivered")
         self._stepped_to = _overriders(self.observers, "stepped")
         self._stopped: dict[str, set[str]] = {}
         """Per target why no link carries anything there at the moment."""
         self._last_index = 0
-        self._neighbours = {head.name: frozenset(head.neighbours) for head in scenario.heads}
+        self.head_specs: dict[str, HeadSpec] = {head.name: head for head in scenario.heads}
         self.heads: dict[str, SimHead] = {}
         self.edges: dict[str, SimEdge] = {}
         self._build_brokers()
         self.brokers: dict[str, SimBroker] = {**self.heads, **self.edges}
-        self._clusters = {name: self._others(name) for name in self.brokers}
         numbers = range(len(self.brokers), len(self.brokers) + len(scenario.publishers) + len(scenario.subscribers))
         following = iter(numbers)
         self.publishers = {spec.name: SimPublisher(self, spec, next(following)) for spec in scenario.publishers}
         self.subscribers = {spec.name: SimSubscriber(self, spec, next(following)) for spec in scenario.subscribers}
         self._by_id = {publisher.id: publisher for publisher in self.publishers.values()}
         for broker in self.brokers.values():
-            self.network.enter_broker(broker)
+            self.network.enter_broker(broker, self._others(broker.name))
         for publisher in self.publishers.values():
             self.network.enter_client(publisher.id, publisher)
         for subscriber in self.subscribers.values():
@@ -129,8 +130,7 @@ class World:
                 client_delay_s=spec.client_delay_s,
                 on_dropped=self._dropped_message,
             )
-            capacity = self._edge_capacity(spec) if spec.capacity_known else Capacity()
-            self.edges[spec.name] = SimEdge(self, spec.name, edge_plane, capacity)
+            self.edges[spec.name] = SimEdge(self, spec.name, edge_plane, known_capacity(spec))
             number += 1
         for head in self.scenario.heads:
             head_plane = HeadPlane(
@@ -140,11 +140,9 @@ class World:
                 head.uplink_bytes_per_s,
                 head.downlink_bytes_per_s,
                 self._link_maker(head.name),
+                self.marker,
             )
-            capacity = Capacity(
-                uplink_bytes_per_s=head.uplink_bytes_per_s, downlink_bytes_per_s=head.downlink_bytes_per_s
-            )
-            self.heads[head.name] = SimHead(self, head.name, head_plane, capacity)
+            self.heads[head.name] = SimHead(self, head.name, head_plane, head_capacity(head))
             number += 1
 
     def _link_maker(self, head: str) -> Callable[[str, Pipe], Link]:
@@ -162,14 +160,6 @@ class World:
 
         return make
 
-    @staticmethod
-    def _edge_capacity(spec: EdgeSpec) -> Capacity:
-        return Capacity(
-            uplink_bytes_per_s=spec.uplink_bytes_per_s,
-            downlink_bytes_per_s=spec.downlink_bytes_per_s,
-            matching_per_s=spec.matching_per_s,
-        )
-
     def _others(self, name: str) -> tuple[str, ...]:
         """The other brokers of the cluster, its head first."""
         head = self.edge_specs[name].head if name in self.edge_specs else name
@@ -177,31 +167,10 @@ class World:
         return tuple(member for member in members if member != name)
 
     def head_config(self, name: str, incarnation: int) -> HeadConfig:
-        spec = next(head for head in self.scenario.heads if head.name == name)
-        return HeadConfig(
-            head=name,
-            cluster=cluster_name(name),
-            incarnation=incarnation,
-            neighbours=tuple(NeighbourConfig(other, url_of(other)) for other in sorted(spec.neighbours)),
-            publisher_url=url_of(name),
-            capacity=Capacity(
-                uplink_bytes_per_s=spec.uplink_bytes_per_s, downlink_bytes_per_s=spec.downlink_bytes_per_s
-            ),
-            balancing=self.scenario.balancing,
-        )
+        return head_config(self.head_specs[name], self.scenario.balancing, incarnation)
 
     def edge_config(self, name: str, incarnation: int) -> EdgeConfig:
-        spec = self.edge_specs[name]
-        return EdgeConfig(
-            edge=name,
-            cluster=cluster_name(spec.head),
-            head=spec.head,
-            client_url=url_of(name),
-            link_url=url_of(name),
-            incarnation=incarnation,
-            capacity=self._edge_capacity(spec) if spec.capacity_known else Capacity(),
-            balancing=self.scenario.balancing,
-        )
+        return edge_config(self.edge_specs[name], self.scenario.balancing, incarnation)
 
     # Running
 
@@ -264,31 +233,9 @@ class World:
     def agent(self, broker: str) -> HeadAgent | EdgeAgent:
         return self.brokers[broker].agent
 
-    def cluster_of(self, broker: str) -> tuple[str, ...]:
-        """The other brokers of its cluster."""
-        return self._clusters[broker]
-
-    def neighbours_of(self, head: str) -> frozenset[str]:
-        return self._neighbours[head]
-
-    def edge_plane(self, edge: str) -> EdgePlane:
-        return self.edges[edge].plane
-
-    def head_plane(self, head: str) -> HeadPlane:
-        return self.heads[head].plane
-
-    def client_delay_s(self, edge: str) -> float:
-        return self.edge_specs[edge].client_delay_s
-
     def publisher_head(self, publisher: str) -> str:
         """Where a publisher publishes now."""
         return self.publishers[publisher].head
-
-    def publisher_delay_s(self, publisher: str, head: str) -> float:
-        return self.delay_s(publisher, head)
-
-    def publisher_round_trip_s(self, identity: str, head: str) -> float:
-        return 2 * self.delay_s(identity, head)
 
     def head_at(self, url: str) -> str:
         """The head that has this address."""
@@ -346,7 +293,7 @@ class World:
             stepped(broker, event, actions, now)
 
     def decided(self, broker: str, decision: Decision, now: float) -> None:
-        self.record.event(now, f"decision {broker} {decision.kind} {decision.subject}: {decision.reason}")
+        self.record.event(now, f"decision {broker} {decision}")
         for observer in self.observers:
             observer.decided(broker, decision, now)
 
@@ -368,16 +315,6 @@ def rare_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def cluster_name(head: str) -> str:
-    """Names are short enough for this: `scenario_check` sees to it."""
-    return head
-
-
-def url_of(name: str) -> str:
-    """The address of a broker's RabbitMQ."""
-    return URL_START + name
 
 
 def _start(client: SimPublisher | SimSubscriber) -> None:

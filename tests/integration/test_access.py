@@ -7,37 +7,25 @@ subscriber must not be able to do, tried with their own credentials.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import aio_pika
-import httpx
 import pytest
 import pytest_asyncio
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from tests.support.brokers import PERIOD_S, Process, RawClient
+from tests.support.brokers import RawClient
+from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import eventually
 from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Subscriber
-from tidegate_brokers.access.layout import Layout
-from tidegate_brokers.access.preparing import Access
-from tidegate_brokers.embedded.nodes import RabbitNode, management_url
-from tidegate_cli.ask import Asking
-from tidegate_protocol.balancing import (
-    DrainReply,
-    DrainRequest,
-    MigrateOrder,
-    MigrationReport,
-    MigrationStage,
-    PieGlobal,
-    PieLocal,
-    PublisherMoveOrder,
-    SessionNotice,
-    SessionPhase,
-)
+from tidegate._engine.asking import Asking
+from tidegate_embedded.nodes import RabbitNode
+from tidegate_protocol import telemetry
+from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
+from tidegate_protocol.balancing.loads import PieGlobal, PieLocal
+from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.publishers import PublisherMoveOrder
+from tidegate_protocol.balancing.sessions import SessionNotice, SessionPhase
 from tidegate_protocol.insight import CorrelatedPair, EdgeInsight, Insight
 from tidegate_protocol.messages import (
     ControlMessage,
@@ -114,60 +102,10 @@ name = "analyst"
 """
 
 
-@dataclass
-class Guarded:
-    """A cluster whose parts have the least rights."""
-
-    access: Access
-    head: Process
-    vhosts: tuple[str, ...]
-
-    def url(self, user: str, vhost: str = "head") -> str:
-        whole = self.access.url(user).reveal()
-        return f"{whole.rpartition('/')[0]}/{vhost}"
-
-    @asynccontextmanager
-    async def channel(self, user: str, vhost: str = "head") -> AsyncIterator[AbstractChannel]:
-        connection = await aio_pika.connect(self.url(user, vhost))
-        async with connection:
-            yield await connection.channel(on_return_raises=True)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
-    directory = tmp_path_factory.mktemp("access")
-    (directory / "layout.toml").write_text(LAYOUT.format(host=node.host, port=node.amqp_port))
-    access = Access(Layout.load(directory / "layout.toml"), directory, {})
-    access.write()
-    names = ("head", *EDGES)
-    async with httpx.AsyncClient(base_url=management_url(node), timeout=60, trust_env=False) as http:
-        for name in names:
-            for file in sorted((directory / name / "definitions").iterdir()):
-                answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
-                assert answer.is_success, answer.text
-    processes = {name: make_process(node, directory / name, "head" if name == "head" else "edge") for name in names}
-    try:
-        for process in processes.values():
-            await process.start()
-        yield Guarded(access, processes["head"], names)
-    finally:
-        for process in processes.values():
-            if process.child is not None and process.child.returncode is None:
-                await process.terminate()
-
-
-def make_process(node: RabbitNode, folder: Path, role: str) -> Process:
-    options = {
-        "management_url": f"http://{node.host}:{node.management_port}",
-        "prometheus_url": f"http://{node.host}:{node.prometheus_port}",
-        "period_s": PERIOD_S,
-        "http_port": 0,
-        "startup_timeout_s": 60,
-    }
-    file = folder / "whole.toml"
-    more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items())
-    file.write_text(more + (folder / "broker.toml").read_text())
-    return Process(role, file, folder / "log")
+    async with guarded_cluster(node, tmp_path_factory.mktemp("access"), LAYOUT) as cluster:
+        yield cluster
 
 
 async def test_everything_works_with_them(guarded: Guarded) -> None:
@@ -198,13 +136,14 @@ async def test_everything_works_with_them(guarded: Guarded) -> None:
     async with guarded.channel("analyst") as channel:
         await channel.set_qos(10)
         queue = await channel.get_queue("tidegate.telemetry", ensure=False)
-        came = asyncio.Event()
+        writers: set[str] = set()
 
-        async def record(_: AbstractIncomingMessage) -> None:
-            came.set()
+        async def record(message: AbstractIncomingMessage) -> None:
+            writers.add(telemetry.decode(message.body).broker)
+            await message.ack()
 
         await queue.consume(record, arguments={"x-stream-offset": "first"})
-        await asyncio.wait_for(came.wait(), 30)
+        await eventually(lambda: writers == {"head", *EDGES}, "head and edges write telemetry", 60)
 
 
 def blocking_client_works(url: str) -> None:
@@ -394,12 +333,12 @@ async def test_nobody_pretends_to_be_another_account(guarded: Guarded) -> None:
 
 async def test_an_answer_that_was_not_asked_for_is_dropped(guarded: Guarded) -> None:
     sample = 'tidegate_control_malformed_messages_total{reason="no-request"}'
-    before = await guarded.head.metric(sample)
+    before = await guarded.processes["head"].metric(sample)
     async with guarded.channel("desk") as channel:
         exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
         await exchange.publish(aio_pika.Message(encode(moved("desk")), correlation_id="7", user_id="desk"), ANSWER_KEY)
 
     async def counted() -> bool:
-        return await guarded.head.metric(sample) == before + 1
+        return await guarded.processes["head"].metric(sample) == before + 1
 
     await eventually(counted, "it is counted")

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from tests.support.containers import ContainerNode
 from tests.support.waiting import eventually
 from tidegate import AsyncSubscriber
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.embedded.nodes import ChildNode, RabbitNode
 from tidegate_cli.main import cli
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.nodes import ChildNode, RabbitNode
 
 ENOUGH = "disk_free_limit.absolute = 50MB"
 NEVER_ENOUGH = "disk_free_limit.absolute = 1000000GB"

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aio_pika
-import pika
 import pytest
 import pytest_asyncio
 from aiormq.abc import AbstractChannel
 
-from tests.support.brokers import Brokers, Process, RawClient, bodies
+from tests.support.brokers import Brokers, Process, RawClient, bodies, start_all
+from tests.support.hostile import ACCEPTED, LEVELS, copied_to, header, nested, send, with_headers
 from tests.support.waiting import eventually
 from tidegate_agents.machine import (
     ActionFailed,
@@ -27,18 +27,18 @@ from tidegate_agents.machine import (
     LinkKind,
     UnbindMarker,
 )
-from tidegate_brokers.amqp import open_connection
-from tidegate_brokers.edge_plane import EdgePlane
-from tidegate_brokers.embedded.nodes import (
+from tidegate_brokers.plane.edge import EdgePlane
+from tidegate_brokers.plane.fences import FenceWatch
+from tidegate_brokers.plane.head import EMPTY_CHECKS, HeadPlane
+from tidegate_brokers.rabbit.connection import open_connection
+from tidegate_brokers.rabbit.management import Management, management
+from tidegate_brokers.settings.urls import ServerUrl
+from tidegate_embedded.nodes import (
     RabbitNode,
     create_vhost,
     management_url,
     rabbit_nodes,
 )
-from tidegate_brokers.fences import FenceWatch
-from tidegate_brokers.head_plane import EMPTY_CHECKS, HeadPlane
-from tidegate_brokers.management import Management, management
-from tidegate_brokers.urls import ServerUrl
 from tidegate_protocol.messages import (
     EdgeGoodbye,
     Refusal,
@@ -54,6 +54,9 @@ from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE,
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+ONCE = pytest.mark.parametrize("backend", ["native"], indirect=True)
+"""For what a process does by itself, whichever RabbitMQ it has."""
+
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def brokers(node: RabbitNode, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Brokers]:
@@ -66,8 +69,7 @@ async def brokers(node: RabbitNode, tmp_path: Path, request: pytest.FixtureReque
 
 async def cluster(brokers: Brokers, head: str = "head", edges: tuple[str, ...] = ("one", "two")) -> None:
     processes = [await brokers.head(head), *[await brokers.edge(name, head) for name in edges]]
-    for process in processes:
-        await process.start()
+    await start_all(processes)
 
 
 async def subscribe(client: RawClient, subscriber: str, pattern: str) -> SubscribeReply:
@@ -155,19 +157,18 @@ async def test_a_control_message_with_unreadable_properties_is_counted_and_cuts_
     reconnects = 'tidegate_connection_reopened_total{connection="control"}'
     before = await head.metric(reconnects)
 
-    def send() -> None:
-        with pika.BlockingConnection(pika.URLParameters(brokers.url("head"))) as connection:
-            # A time in microseconds, far beyond the year 9999.
-            odd = pika.BasicProperties(timestamp=1_800_000_000_000_000, headers={"time": 1}, priority=3)
-            connection.channel().basic_publish(CONTROL_EXCHANGE, HOM_KEY, b"no json", odd)
-
     counted = await malformed(head, "not-json")
-    await asyncio.to_thread(send)
+    url, key = brokers.url("head"), HOM_KEY.encode()
+    for properties in ACCEPTED.values():
+        assert await asyncio.to_thread(send, url, CONTROL_EXCHANGE, key, properties, b"no json")
+    # The key that such a message is delivered with is the one it was published with.
+    copied = with_headers(copied_to(key), header(b"a", nested(LEVELS)))
+    assert await asyncio.to_thread(send, url, CONTROL_EXCHANGE, b"\xff\xfe", copied, b"no json")
 
     async def seen() -> bool:
-        return await malformed(head, "not-json") == counted + 1
+        return await malformed(head, "not-json") == counted + len(ACCEPTED) + 1
 
-    await eventually(seen, "the message is counted")
+    await eventually(seen, "every message is counted", 30)
     assert await head.metric(reconnects) == before
     async with brokers.client("head") as client:
         assert (await client.status()).edges[0].alive
@@ -177,6 +178,7 @@ async def malformed(process: Process, reason: str) -> float:
     return await process.metric(f'tidegate_control_malformed_messages_total{{reason="{reason}"}}')
 
 
+@ONCE
 async def test_a_head_that_is_ready_takes_requests(brokers: Brokers) -> None:
     head = await brokers.head("head")
     async with brokers.client("head") as client:
@@ -270,8 +272,7 @@ async def delivers_again(brokers: Brokers, reply: SubscribeReply) -> None:
 
 async def test_between_heads_only_what_is_wanted_crosses_and_nothing_echoes(brokers: Brokers) -> None:
     west, east = await brokers.head("west", ("east",)), await brokers.head("east", ("west",))
-    for process in (west, east, await brokers.edge("we", "west"), await brokers.edge("ee", "east")):
-        await process.start()
+    await start_all((west, east, await brokers.edge("we", "west"), await brokers.edge("ee", "east")))
     async with brokers.client("west") as in_west, brokers.client("east") as in_east:
         seen_by_east = await in_east.tap(ingress_exchange("west"))
         seen_by_west = await in_west.tap(ingress_exchange("east"))
@@ -296,12 +297,12 @@ async def test_a_changed_deadline_replaces_the_old_one_in_rabbitmq(brokers: Brok
     await cluster(brokers, edges=("one",))
     async with brokers.client("head") as client:
         before = await subscribe(client, "siren", "quake.*")
-        request = SubscribeRequest(subscriber="siren", pattern="quake.*", deadline_us=7, expires_s=60)
+        request = SubscribeRequest(subscriber="siren", pattern="quake.*", deadline_us=7, expires_s=90)
         after = await client.ask(request)
         assert isinstance(after, SubscribeReply), after
         assert (after.queue, after.subscription.deadline_us) == (before.queue, 7)
         found = await brokers.api(f"exchanges/{brokers.vhost('one')}/tidegate.deliver/bindings/source")
-        assert [b["arguments"] for b in found] == [{"tidegate-deadline-us": 7, "tidegate-expires-s": 60}]
+        assert [b["arguments"] for b in found] == [{"tidegate-deadline-us": 7, "tidegate-expires-s": 90}]
 
 
 async def test_a_marker_for_a_queue_that_was_removed_disturbs_nothing_else(brokers: Brokers) -> None:
@@ -376,7 +377,7 @@ async def test_a_user_needs_no_more_rights_than_documented(brokers: Brokers) -> 
         text = process.file.read_text()
         credentials = f"{brokers.node.user}:{brokers.node.password}@"
         process.file.write_text(text.replace(credentials, "modest:pass-word@"))
-        await process.start()
+    await start_all((head, edge))
     async with brokers.client("head") as client:
         reply = await subscribe(client, "siren", "quake.*")
         async with brokers.client("one") as subscriber:
@@ -385,6 +386,7 @@ async def test_a_user_needs_no_more_rights_than_documented(brokers: Brokers) -> 
             assert await bodies(queue, "hello") == ["hello"]
 
 
+@ONCE
 async def test_sigterm_says_goodbye_and_exits_zero(brokers: Brokers) -> None:
     await cluster(brokers, edges=("one",))
     head, edge = brokers.processes["head"], brokers.processes["one"]
@@ -425,6 +427,7 @@ async def test_a_wrong_password_is_named(brokers: Brokers) -> None:
     assert "not-it" not in process.words()
 
 
+@ONCE
 async def test_a_refused_connection_is_named(brokers: Brokers) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -440,6 +443,7 @@ async def test_a_missing_virtual_host_is_named(brokers: Brokers) -> None:
     await fails(await brokers.head("head", url=url), os.EX_NOPERM, "no virtual host", "rabbitmqctl add_vhost")
 
 
+@ONCE
 async def test_a_taken_port_is_named(brokers: Brokers) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,8 +1,14 @@
-"""Three clusters in a chain: everybody gets exactly what a naive matcher says, and nothing crosses a link in vain."""
+"""Three clusters in a chain: everybody gets exactly what a naive matcher says, and nothing crosses a link in vain.
+
+More deliveries by hand:
+
+    TIDEGATE_CHAIN_DELIVERIES=200000 pytest tests/integration/test_chain.py
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -14,15 +20,14 @@ from tests.support.links import link_counts
 from tests.support.truth import random_pattern, random_topic, wants
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Message, Subscriber
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_embedded.cluster import EmbeddedCluster
 
 SEED = 20_131_004
 PUBLISHERS = 20
 SUBSCRIBERS = 40
 BLOCKING_SUBSCRIBERS = 6
 """So many of them use the blocking client, each with a thread of its own."""
-DELIVERIES_MIN = {"native": 200_000, "container": 60_000}
-"""The rules are the same on every RabbitMQ; the long run is made once."""
+DELIVERIES_MIN = int(os.environ.get("TIDEGATE_CHAIN_DELIVERIES", "40000"))
 DEADLINE_S = 600.0
 
 
@@ -73,11 +78,11 @@ def make_plan(chance: random.Random, clusters: list[str], patterns: list[str], d
 
 
 @pytest.mark.timeout(900)
-async def test_exact_delivery_over_a_chain_of_clusters(chain: EmbeddedCluster, backend: str) -> None:
+async def test_exact_delivery_over_a_chain_of_clusters(chain: EmbeddedCluster) -> None:
     chance = random.Random(SEED)
     clusters = list(chain.clusters)
     everyone = [Seen(clusters[number % 3], random_pattern(chance)) for number in range(SUBSCRIBERS)]
-    plan = make_plan(chance, clusters, [seen.pattern for seen in everyone], DELIVERIES_MIN[backend])
+    plan = make_plan(chance, clusters, [seen.pattern for seen in everyone], DELIVERIES_MIN)
 
     blocking: list[Subscriber] = []
     asynchronous: list[AsyncSubscriber] = []
@@ -116,7 +121,7 @@ async def test_exact_delivery_over_a_chain_of_clusters(chain: EmbeddedCluster, b
 
     for seen in everyone:
         assert dict(seen.bodies) == plan.expected(seen.pattern), f"{seen.pattern} on {seen.edge} (seed {SEED})"
-    assert sum(seen.count for seen in everyone) >= DELIVERIES_MIN[backend]
+    assert sum(seen.count for seen in everyone) >= DELIVERIES_MIN
     await check_links(chain, plan, everyone)
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.conditioner import ConditionerConfig
-from tidegate_brokers.embedded.conditioner_client import ConditionerClient
-from tidegate_brokers.embedded.guard import Guard
-from tidegate_brokers.embedded.ports import LOOPBACK, Ports
-from tidegate_brokers.embedded.proxy import ListenerConfig
 from tidegate_brokers.errors import ConditionerRefused, EmbeddedError
+from tidegate_embedded.conditioner import ConditionerConfig
+from tidegate_embedded.conditioner_client import ConditionerClient
+from tidegate_embedded.guard import Guard
+from tidegate_embedded.ports import LOOPBACK, Ports
+from tidegate_embedded.proxy import ListenerConfig
 
 ANSWER_TIMEOUT_S = 60.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -76,7 +76,7 @@ async def conditioned(
             )
             control, file = guard.directory / "control.sock", guard.directory / "conditioner.json"
             file.write_text(ConditionerConfig("edge", LOOPBACK, str(control), uplink, downlink, listeners).to_json())
-            argv = [sys.executable, "-m", "tidegate_brokers.embedded.conditioner", str(file)]
+            argv = [sys.executable, "-m", "tidegate_embedded.conditioner", str(file)]
             process = await guard.spawn("conditioner", argv, log=guard.directory / "log")
             client = ConditionerClient("edge", control)
 

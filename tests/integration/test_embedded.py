@@ -20,13 +20,13 @@ import httpx
 import pytest
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.embedded.guard import Guard
-from tidegate_brokers.embedded.guardian import descendants
-from tidegate_brokers.embedded.installation import PLUGINS, Installation, find_installation
-from tidegate_brokers.embedded.nodes import amqp_url, create_vhost, management_url, rabbit_nodes
 from tidegate_brokers.errors import ChildDied, ClientPortTaken, RabbitNotInstalled, RabbitTooOld
-from tidegate_brokers.topology import Topology
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.guard import Guard
+from tidegate_embedded.guardian import descendants
+from tidegate_embedded.installation import PLUGINS, Installation, find_installation
+from tidegate_embedded.nodes import amqp_url, create_vhost, management_url, rabbit_nodes
+from tidegate_embedded.topology import Topology
 
 LOOPBACK = "127.0.0.1"
 BOOT_S = 180.0

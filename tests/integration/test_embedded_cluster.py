@@ -16,9 +16,9 @@ import pytest
 from tests.support.leftovers import listening, nothing_left, processes_of
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Message
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.errors import ChildDied, ConfigurationError
-from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import BrokerSpec, ClusterSpec, Topology
 
 DEADLINE_S = 600.0
 SMALL = Topology.simple(clusters=1, edges=1)

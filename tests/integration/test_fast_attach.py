@@ -23,13 +23,13 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from tests.support.turns import turns_proxy
 from tests.support.waiting import eventually
-from tidegate._aio import AioRuntime
-from tidegate._config import Address, Timeouts
-from tidegate._errors import ConnectionFailed, TidegateError
-from tidegate._opening import USUAL_FOR_S
-from tidegate._runtime import Channel, Connection, Consumer
-from tidegate._threaded import ThreadRuntime
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url
+from tidegate._core.config import Address, Timeouts
+from tidegate._core.errors import ConnectionFailed, TidegateError
+from tidegate._core.opening import USUAL_FOR_S
+from tidegate._engine.runtime import Channel, Connection, Consumer
+from tidegate._io.aio import AioRuntime
+from tidegate._io.threaded import ThreadRuntime
+from tidegate_embedded.nodes import RabbitNode, amqp_url
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.truth import wants
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
+from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_protocol.ids import MessageId
 
 RATE_PER_S = 60

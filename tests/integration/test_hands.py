@@ -12,6 +12,7 @@ import httpx
 import pytest
 from aiormq.abc import AbstractChannel
 
+from tests.support.turns import turns_proxy
 from tests.support.waiting import eventually
 from tidegate_agents.machine import (
     ActionFailed,
@@ -27,18 +28,19 @@ from tidegate_agents.machine import (
     UnwatchFence,
     WatchFence,
 )
-from tidegate_brokers.edge_plane import LIMIT_PREFIX, EdgePlane
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
-from tidegate_brokers.fences import FenceWatch
-from tidegate_brokers.head_plane import HeadPlane
-from tidegate_brokers.management import Management, management
-from tidegate_brokers.urls import ServerUrl
+from tidegate_brokers.plane.edge import LIMIT_PREFIX, EdgePlane
+from tidegate_brokers.plane.fences import FenceWatch
+from tidegate_brokers.plane.head import HeadPlane
+from tidegate_brokers.rabbit.management import Management, management
+from tidegate_brokers.settings.urls import ServerUrl
+from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
 from tidegate_protocol.messages import Subscription
 from tidegate_protocol.names import DELIVER_EXCHANGE, ingress_exchange, link_queue, marker_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MIB = 1 << 20
+LINK_PREFETCH = 100
 SLOW = Subscription(subscriber="slow-one", number=3, pattern="alert.#", deadline_us=1_000_000, expires_s=600)
 QUEUE = "out.slow-one.3"
 
@@ -56,7 +58,12 @@ async def connected(node: RabbitNode, vhost: str) -> AsyncIterator[tuple[Abstrac
 
 def head_plane(node: RabbitNode, vhost: str, came: list[str]) -> HeadPlane:
     return HeadPlane(
-        "head", ServerUrl.parse(amqp_url(node, vhost)), frozenset({"other"}), MIB, 100, FenceWatch(came.append)
+        "head",
+        ServerUrl.parse(amqp_url(node, vhost)),
+        frozenset({"other"}),
+        MIB,
+        LINK_PREFETCH,
+        FenceWatch(came.append),
     )
 
 
@@ -101,6 +108,47 @@ async def test_what_waits_for_a_slow_subscriber_is_bounded_and_the_bound_lifted(
         await channel.queue_delete(QUEUE)
         await plane.list_outputs(channel, api)
         assert await api.policies(LIMIT_PREFIX) == [], "also if it has expired"
+
+
+async def test_a_link_keeps_what_its_target_has_not_confirmed_and_sends_as_much_ahead_as_configured(
+    node: RabbitNode,
+) -> None:
+    count = LINK_PREFETCH + 50
+    async with (
+        connected(node, "near") as (channel, api),
+        connected(node, "far") as (far, _),
+        turns_proxy(node.host, node.amqp_port) as proxy,
+    ):
+        plane = head_plane(node, "near", [])
+        await plane.assert_all(channel, api)
+        await far.exchange_declare(DELIVER_EXCHANGE, exchange_type="topic", durable=True)
+        arrived = await far.queue_declare(durable=True)
+        await far.queue_bind(arrived.queue or "", DELIVER_EXCHANGE, "#")
+        url = amqp_url(node, "far").replace(f":{node.amqp_port}/", f":{proxy.port}/")
+        await plane.perform(channel, api, EnsureLink("edge", LinkKind.EDGE, url))
+
+        async def runs() -> bool:
+            return (await api.shovel_states()).get(link_queue("edge")) == "running"
+
+        await eventually(runs, "the link is there")
+        # From now on the target hears the link, and the link does not hear the target.
+        proxy.alter = lambda data: b""
+        for number in range(count):
+            await channel.basic_publish(str(number).encode(), routing_key=link_queue("edge"))
+
+        async def all_kept() -> bool:
+            sent = (await far.queue_declare(arrived.queue or "", passive=True)).message_count
+            kept = (await channel.queue_declare(link_queue("edge"), passive=True)).message_count
+            return (sent, kept) == (LINK_PREFETCH, count - LINK_PREFETCH)
+
+        await eventually(all_kept, "as much is sent ahead as configured, and the rest waits", 60)
+        # What was sent and not confirmed is there again when the link is gone.
+        await api.delete_shovel(link_queue("edge"))
+
+        async def all_back() -> bool:
+            return (await channel.queue_declare(link_queue("edge"), passive=True)).message_count == count
+
+        await eventually(all_back, "what was not confirmed is in the link's queue", 60)
 
 
 async def test_a_publisher_is_disconnected_and_nobody_else(node: RabbitNode) -> None:

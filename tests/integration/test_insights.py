@@ -15,10 +15,10 @@ from pyarrow import parquet
 
 from tests.support.waiting import eventually
 from tidegate import AsyncSubscriber, AsyncSubscription, Message, Refused
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import Topology
-from tidegate_cli.ask import Asking
+from tidegate._engine.asking import Asking
 from tidegate_cli.exit_codes import ExitCode
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import Topology
 from tidegate_protocol.insight import CorrelatedPair, Insight, InsightTaken
 from tidegate_protocol.names import CONTROL_EXCHANGE, OPERATOR_KEY
 from tidegate_protocol.operations import OverviewReply, OverviewRequest
@@ -65,8 +65,8 @@ async def place_of(url: str, subscriber: str) -> tuple[str, str]:
     """Where a subscriber is, and the rule that its pattern was placed by."""
     _, told = await tidegate("explain", subscriber, "--url", url)
     (queue,) = told["queues"]
-    placed = [one["reason"] for one in told["decisions"] if one["decision"] == "placement"]
-    return queue["edge"], placed[-1].partition(": ")[0]
+    placed = [one["record"]["reason"] for one in told["decisions"] if one["decision"] == "placement"]
+    return queue["edge"], placed[-1]
 
 
 async def test_topics_that_burst_together_are_placed_apart_once_an_insight_says_so(tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.support.backends import Launch
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message, Subscriber, Subscription
-from tidegate._aio import AioRuntime
-from tidegate._attachment import SubscriptionTimes
-from tidegate._config import Address, Backoff, Timeouts
-from tidegate._control import Control
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import Topology
-from tidegate_protocol.balancing import DrainReply, DrainRequest
+from tidegate._core.attachment import SubscriptionTimes
+from tidegate._core.config import Address, Backoff, Timeouts
+from tidegate._engine.control import Control
+from tidegate._io.aio import AioRuntime
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import Topology
+from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
 from tidegate_protocol.names import OUTPUT_PREFIX
 
 ROUNDS = 2
@@ -253,7 +253,7 @@ async def test_what_a_slow_application_has_not_settled_outlives_its_move_and_its
     pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The old queue was removed although the client had what it brought in its memory alone."""
-    monkeypatch.setattr("tidegate._subscription.SubscriptionTimes", partial(SubscriptionTimes, detach_s=1.0))
+    monkeypatch.setattr("tidegate._engine.subscription.SubscriptionTimes", partial(SubscriptionTimes, detach_s=1.0))
     caplog.set_level(logging.INFO, "tidegate")
     url, sent = pair.url(pair.clusters[0]), [f"slow {number}".encode() for number in range(30)]
     async with operator(pair) as manager:

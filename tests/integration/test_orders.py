@@ -18,16 +18,15 @@ from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMess
 
 from tests.support.waiting import eventually
 from tidegate import AsyncSubscriber, Message
-from tidegate_brokers.embedded.nodes import RabbitNode, create_vhost, management_url
-from tidegate_protocol.balancing import (
+from tidegate_embedded.nodes import RabbitNode, create_vhost, management_url
+from tidegate_protocol.balancing.migrations import (
     MigrateCancel,
     MigrateOrder,
     MigrationAck,
     MigrationReport,
     MigrationStage,
-    PlaceReply,
-    PlaceRequest,
 )
+from tidegate_protocol.balancing.places import PlaceReply, PlaceRequest
 from tidegate_protocol.messages import (
     ControlMessage,
     Refusal,

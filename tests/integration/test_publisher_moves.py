@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.integration.conftest import Launch
+from tests.support.backends import Launch
 from tests.support.fake_heads import FakeHead, fake_heads
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Backoff, Message, Publisher, PublisherStatistics
-from tidegate_brokers.embedded.nodes import RabbitNode
-from tidegate_brokers.topology import Topology
-from tidegate_protocol.balancing import (
+from tidegate_embedded.nodes import RabbitNode
+from tidegate_embedded.topology import Topology
+from tidegate_protocol.balancing.publishers import (
     PublisherMoveOrder,
     PublisherMoveReport,
     PublisherResume,

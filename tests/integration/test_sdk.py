@@ -7,21 +7,23 @@ the client's side of the contract. The whole path is tested in `test_chain.py` a
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
-from typing import Self
 
 import aio_pika
 import httpx
 import pika
 import pytest
 import pytest_asyncio
-from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
-from pamqp.common import FieldValue
 
+from tests.support.hom import Hom
+from tests.support.turns import turns_proxy
 from tests.support.waiting import eventually
 from tidegate import (
     AccessRefused,
@@ -39,24 +41,11 @@ from tidegate import (
     Subscriber,
     Timeouts,
 )
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, management_url
+from tidegate._core.config import Address
+from tidegate._io.aio import AioConnection, AioRuntime
+from tidegate_embedded.nodes import RabbitNode, amqp_url, management_url
 from tidegate_protocol.form import AttributeValue
-from tidegate_protocol.messages import (
-    ControlMessage,
-    PublisherGoodbye,
-    PublisherHello,
-    PublisherWelcome,
-    Refusal,
-    RefusalReason,
-    SubscribeReply,
-    SubscribeRequest,
-    Subscription,
-    UnsubscribeReply,
-    UnsubscribeRequest,
-    decode,
-    encode,
-)
-from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, PUBLISH_EXCHANGE, output_queue
+from tidegate_protocol.names import PUBLISH_EXCHANGE, output_queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,64 +58,6 @@ ATTRIBUTES: dict[str, AttributeValue] = {
     "text": "Erdbeben é",
     "felt": True,
 }
-
-
-class Hom:
-    """Answers clients as a head does; the queues are on the same node."""
-
-    def __init__(self, node: RabbitNode) -> None:
-        self._node = node
-        self.numbers: dict[tuple[str, str], int] = {}
-        self.kinds: list[str] = []
-        self.queue_arguments: dict[str, FieldValue] = {}
-
-    async def __aenter__(self) -> Self:
-        self.connection = await aio_pika.connect(amqp_url(self._node))
-        self.channel: AbstractChannel = await self.connection.channel()
-        self.publish: AbstractExchange = await self.channel.declare_exchange(PUBLISH_EXCHANGE, "topic", durable=True)
-        control = await self.channel.declare_exchange(CONTROL_EXCHANGE, "topic", durable=True)
-        queue = await self.channel.declare_queue(exclusive=True)
-        await queue.bind(control, HOM_KEY)
-        await queue.consume(self._on_message, no_ack=True)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.connection.close()
-
-    async def _on_message(self, message: AbstractIncomingMessage) -> None:
-        request = decode(message.body)
-        self.kinds.append(request.kind)
-        reply = await self._answer(request)
-        if reply is not None and message.reply_to:
-            answer = aio_pika.Message(encode(reply), correlation_id=message.correlation_id)
-            await self.channel.default_exchange.publish(answer, message.reply_to)
-
-    async def _answer(self, request: ControlMessage) -> ControlMessage | None:
-        if isinstance(request, SubscribeRequest):
-            return await self._subscribe(request)
-        if isinstance(request, UnsubscribeRequest):
-            await self.channel.queue_delete(output_queue(request.subscriber, request.number))
-            return UnsubscribeReply(subscriber=request.subscriber, number=request.number)
-        if isinstance(request, PublisherHello):
-            return PublisherWelcome(publisher=request.publisher, head="head", period_s=0.2)
-        assert isinstance(request, PublisherGoodbye)
-        return None
-
-    async def _subscribe(self, request: SubscribeRequest) -> SubscribeReply | Refusal:
-        if request.pattern == "refused":
-            return Refusal(reason=RefusalReason.NO_EDGE, message="no edge is alive")
-        key = (request.subscriber, request.pattern)
-        number = self.numbers.setdefault(key, len([name for name, _ in self.numbers if name == key[0]]))
-        queue = await self.channel.declare_queue(
-            output_queue(request.subscriber, number), durable=True, arguments=self.queue_arguments
-        )
-        await queue.bind(self.publish, request.pattern)
-        return SubscribeReply(
-            subscription=Subscription(number=number, **request.model_dump(exclude={"kind", "v"})),
-            edge="edge",
-            url=f"amqp://{self._node.host}:{self._node.amqp_port}/%2F",
-            queue=queue.name,
-        )
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -534,3 +465,25 @@ async def test_a_refusal_and_an_absent_head_process_are_told_apart(node: RabbitN
             subscriber.subscribe("silent", deadline=1)
 
     await asyncio.to_thread(blocking)
+
+
+async def test_a_hurried_close_leaves_no_connection_that_closes_itself_later(node: RabbitNode, url: str) -> None:
+    """aio-pika's connection closes itself when it is collected, unless it was closed; in another thread it can't."""
+
+    async def leave() -> AioConnection:
+        async with turns_proxy(node.host, node.amqp_port) as proxy:
+            address = replace(Address.parse(url), port=proxy.port)
+            connection = await AioRuntime().connect(address, "hurried", QUICK)
+            proxy.alter = lambda _: b""  # the answer to the close never comes
+            await connection.close(hurry=True)
+            return connection
+
+    def collect() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            left.clear()
+            gc.collect()
+        return [str(warning.message) for warning in caught if "Connection.close" in str(warning.message)]
+
+    left = [await leave()]
+    assert await asyncio.to_thread(collect) == []

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from tests.integration.test_hands import MIB, connected, head_plane
 from tidegate_agents.machine import BindMarker, ChangeRoutes, DeclareOutput
-from tidegate_brokers.edge_plane import EdgePlane
-from tidegate_brokers.embedded.nodes import ChildNode, rabbit_nodes
+from tidegate_brokers.plane.edge import EdgePlane
+from tidegate_embedded.nodes import ChildNode, rabbit_nodes
 from tidegate_protocol.messages import Subscription
 from tidegate_protocol.names import SEAL_EXCHANGE
 

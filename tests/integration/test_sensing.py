@@ -19,13 +19,13 @@ import aio_pika
 import httpx
 from aio_pika.abc import AbstractIncomingMessage
 
-from tests.integration.conftest import Launch
+from tests.support.backends import Launch
 from tests.support.brokers import RawClient
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
 from tidegate_brokers.sensing.wire import wire_overhead_bytes
-from tidegate_brokers.topology import Topology
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import Topology
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
 
 EDGE = "alpha-edge-0"

@@ -37,10 +37,11 @@ from rabbitmq_stream_source.options import Settings, parse_options
 from rabbitmq_stream_source.points import parse_points
 from rabbitmq_stream_source.reading import read_range
 from rabbitmq_stream_source.survey import Survey
+from tests.support.hostile import ACCEPTED, send
 from tests.support.streams import StreamClient, contents, declare, delete, publish, stream_port
 from tests.support.turns import turns_proxy
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, management_url
-from tidegate_brokers.embedded.ports import Ports
+from tidegate_embedded.nodes import RabbitNode, amqp_url, management_url
+from tidegate_embedded.ports import Ports
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -247,6 +248,20 @@ async def test_a_stalled_connection_ends_in_an_error(url: str, node: RabbitNode)
         through = url.replace(f":{node.amqp_port}/", f":{proxy.port}/")
         with pytest.raises(Silent, match="offsets 0 to 9 were awaited"):
             await asyncio.to_thread(read, settings(through, readTimeoutS="0.5"), 0, 10)
+
+
+async def test_messages_that_pika_can_not_decode_come_without_headers(url: str) -> None:
+    await asyncio.to_thread(declare, url, "hostile")
+    await asyncio.to_thread(publish, url, "hostile", [b"first"])
+    taken = [
+        name.encode()
+        for name, properties in ACCEPTED.items()
+        if await asyncio.to_thread(send, url, "", b"hostile", properties, name.encode())
+    ]
+    assert b"tables in tables" in taken
+    await asyncio.to_thread(publish, url, "hostile", [b"last"])
+    found = await asyncio.to_thread(read, settings(url, "hostile"), 0, len(taken) + 2, "hostile")
+    assert list(found.values()) == [b"first", *taken, b"last"]
 
 
 async def test_a_message_that_can_not_be_decoded_is_named(url: str, node: RabbitNode) -> None:

@@ -21,30 +21,18 @@ from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rabbitmq_stream_source import FORMAT, register
+from rabbitmq_stream_source import FORMAT
 from rabbitmq_stream_source.errors import DataLoss
 from rabbitmq_stream_source.options import parse_options
 from rabbitmq_stream_source.source import FollowingReader
-from tests.support.spark import java_problem, spark_session
 from tests.support.streams import contents, declare, delete, publish
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
+from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OTHER = "other"
 QUERY_S = 120
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests here, on either RabbitMQ."""
-    problem = java_problem()
-    if problem is not None:
-        pytest.skip(f"Spark is not tested: {problem}")
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        register(session)
-        yield session
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -17,7 +17,7 @@ from tests.support.drivers import Driver
 from tests.support.spark import java_problem
 from tests.support.streams import contents, declare, publish
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import amqp_url, rabbit_nodes
+from tidegate_embedded.nodes import amqp_url, rabbit_nodes
 
 RECORDS = int(os.environ.get("STREAM_SOURCE_RECORDS", "20000"))
 STREAMS = ("kill.a", "kill.b")

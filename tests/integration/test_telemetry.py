@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.support.backends import Launch
 from tests.support.telemetry import Seen, following
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message, Subscriber, Subscription
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import Topology
 from tidegate_cli.exit_codes import ExitCode
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import Topology
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.latency import merged, quantile_us
 from tidegate_protocol.names import PUBLISH_EXCHANGE, TELEMETRY_EXCHANGE

@@ -13,12 +13,12 @@ import aio_pika
 import pytest
 import pytest_asyncio
 
-from tests.support.brokers import Brokers, Process
+from tests.support.brokers import Brokers, Process, start_all
 from tests.support.telemetry import Seen, following
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import RabbitNode
-from tidegate_brokers.telemetry.gauges import DropReason
+from tidegate_brokers.observe.telemetry.gauges import DropReason
 from tidegate_cli.exit_codes import ExitCode
+from tidegate_embedded.nodes import RabbitNode
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.messages import PublisherReport, TopicCount, encode
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, TELEMETRY_EXCHANGE, TELEMETRY_STREAM
@@ -45,8 +45,7 @@ async def started(brokers: Brokers, **options: object) -> tuple[Process, Process
     """A head and an edge."""
     options = {"telemetry_period_s": 0.2, "sample_period_s": 0.2, **options}
     head, edge = await brokers.head("head", **options), await brokers.edge("edge", "head", **options)
-    for process in (head, edge):
-        await process.start()
+    await start_all((head, edge))
     return head, edge
 
 
@@ -119,10 +118,8 @@ async def counts(process: Process, least: float) -> bool:
 async def test_switched_off_nothing_is_declared_and_nothing_sent(brokers: Brokers) -> None:
     head = await brokers.head("head", telemetry=False, delivery_metrics=False)
     edge = await brokers.edge("edge", "head", telemetry=False)
-    for process in (head, edge):
-        await process.start()
     hopeful = await brokers.edge("hopeful", "head")
-    await hopeful.start()
+    await start_all((head, edge, hopeful))
     async with brokers.client("head") as client:
         answer = await client.ask(REPORT)
     assert isinstance(answer, ReportTaken)

@@ -13,16 +13,16 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.integration.conftest import one_node
 from tests.integration.test_access import EDGES, LAYOUT
-from tests.support.brokers import PERIOD_S, Process
+from tests.support.backends import one_node
+from tests.support.brokers import PERIOD_S, Process, start_all, terminate_all
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, CertificateRefused, Publisher, Subscriber
 from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.preparing import Access
-from tidegate_brokers.embedded.nodes import RabbitNode, management_url
-from tidegate_brokers.embedded.ports import Ports
 from tidegate_brokers.errors import EX_CONFIG
+from tidegate_embedded.nodes import RabbitNode, management_url
+from tidegate_embedded.ports import Ports
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -103,13 +103,10 @@ async def secured(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
                     assert answer.is_success, answer.text
         processes = [found.process(name) for name in NAMES]
         try:
-            for process in processes:
-                await process.start()
+            await start_all(processes)
             yield found
         finally:
-            for process in processes:
-                if process.child is not None and process.child.returncode is None:
-                    await process.terminate()
+            await terminate_all(processes)
     reserved.close()
 
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from tidegate._attachment import SubscriptionTimes
-from tidegate._delivery import Deduplicator, Verdict
-from tidegate._hold import Admission
-from tidegate._migration import Migration, SubscriptionMachine
-from tidegate._moves import (
+from tidegate._core.attachment import SubscriptionTimes
+from tidegate._core.delivery import Deduplicator, Verdict
+from tidegate._core.hold import Admission
+from tidegate._core.migration import RunningMigration, SubscriptionMachine
+from tidegate._core.moves import (
     Answer,
     Answered,
     Attach,
@@ -28,7 +28,7 @@ from tidegate._moves import (
     CancelTimer,
     Detach,
     Detached,
-    Held,
+    HeldDelivery,
     MarkerArrived,
     Opened,
     Ordered,
@@ -41,14 +41,14 @@ from tidegate._moves import (
     TimerFired,
     parse_marker,
 )
-from tidegate_protocol.balancing import (
-    CollectOrder,
+from tidegate_protocol.balancing.migrations import (
     MigrateCancel,
     MigrateOrder,
     MigrationAck,
     MigrationReport,
     MigrationStage,
 )
+from tidegate_protocol.balancing.places import CollectOrder
 from tidegate_protocol.messages import ControlMessage, SubscribeReply, SubscribeRequest, Subscription
 from tidegate_protocol.names import marker_key, marker_pattern
 
@@ -141,7 +141,7 @@ class World:
                     raise AssertionError(f"unexpected {action}")
         self.machine.validate()
 
-    def judge(self, item: Held) -> None:
+    def judge(self, item: HeldDelivery) -> None:
         """A delivery is new or not; either way it may be acknowledged from now on."""
         assert item.message_id is not None
         if self.deduplicator.judge(item.message_id, self.now) is not Verdict.DUPLICATE:
@@ -226,7 +226,7 @@ class World:
         admission = self.machine.admit(slot, message_id, entry)
         assert admission is not Admission.STRAY
         if admission is not Admission.HELD:
-            self.judge(Held(slot, message_id, entry, admission is Admission.COLLECTED))
+            self.judge(HeldDelivery(slot, message_id, entry, admission is Admission.COLLECTED))
         if admission is not Admission.PASS:
             self.carry_out(self.machine.progress(self.now))
 
@@ -467,14 +467,14 @@ def test_what_an_edge_left_behind_is_collected_and_nothing_doubled(steps: list[t
 class DetachesBeforeTheMarker(SubscriptionMachine):
     """A planted bug: the new queue delivers, so the old one is left."""
 
-    def _may_switch(self, migration: Migration) -> bool:
+    def _may_switch(self, migration: RunningMigration) -> bool:
         return migration.stage is MigrationStage.ATTACHED and len(migration.hold) > 0
 
 
 class TrustsTheMarkerAlone(SubscriptionMachine):
     """A planted bug: what was enqueued behind the marker is forgotten."""
 
-    def _may_switch(self, migration: Migration) -> bool:
+    def _may_switch(self, migration: RunningMigration) -> bool:
         return migration.hold.missing == (0, 0)
 
 

@@ -6,7 +6,9 @@ A new kind, or a new field of a type that is known here, is tested without a lin
 from __future__ import annotations
 
 import json
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,13 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.unit.protocol.decision_samples import SAMPLES
+from tidegate_protocol import decisions as d
 from tidegate_protocol import messages as m
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.ids import MessageId, publisher_id
 from tidegate_protocol.latency import BUCKETS
+from tidegate_protocol.rendering import sentence
 from tidegate_protocol.reports import LatencyCounts
-from tidegate_protocol.topics import TOPIC_BYTES_MAX, check_pattern, check_topic
+from tidegate_protocol.topics import ANY_WORDS_MAX, TOPIC_BYTES_MAX, check_pattern, check_topic
 
 SHORT_STRING_BYTES_MAX = 255
 REASONS = {"too-large", "not-json", "unknown-kind", "unknown-version", "invalid-field"}
@@ -40,7 +45,12 @@ def fits(value: str) -> bool:
 
 
 topics = st.lists(words, min_size=1, max_size=6).map(".".join).filter(fits)
-patterns = st.lists(words | st.sampled_from("*#"), min_size=1, max_size=6).map(".".join).filter(fits)
+patterns = (
+    st.lists(words | st.sampled_from("*#"), min_size=1, max_size=6)
+    .filter(lambda found: found.count("#") <= ANY_WORDS_MAX)
+    .map(".".join)
+    .filter(fits)
+)
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
 
 histograms = st.dictionaries(st.integers(0, BUCKETS - 1), st.integers(1, 2**53), max_size=5).map(
@@ -58,9 +68,12 @@ KNOWN: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (bool, st.booleans()),
     (int, st.integers(0, 2**53)),
     (float, st.floats(allow_nan=False, allow_infinity=False)),
+    (d.Decision, st.sampled_from(SAMPLES)),
 ]
+"""Decisions within messages are the samples: each kind of them is made from its declaration by a test of its own."""
 
 
+@cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """A strategy for one type as it is written in a message."""
     for known, strategy in KNOWN:
@@ -81,13 +94,22 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return bounded(arguments[0], arguments[1:])
     if isinstance(hint, type) and issubclass(hint, Enum):
         return st.sampled_from(hint)
+    if is_dataclass(hint):
+        return parts(hint)
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         hints = get_type_hints(hint, include_extras=True)
-        fields = {name: values(hints[name]) for name in hint.model_fields}
+        made = {name: values(hints[name]) for name in hint.model_fields}
         if issubclass(hint, LatencyCounts):
-            return histograms.flatmap(lambda found: st.builds(hint, **{**fields, **found}))
-        return st.builds(hint, **fields)
+            return histograms.flatmap(lambda found: st.builds(hint, **{**made, **found}))
+        return st.builds(hint, **made)
     raise AssertionError(f"no strategy for {hint}: add it to KNOWN")
+
+
+@cache
+def parts(kind: Any) -> st.SearchStrategy[Any]:
+    """Records of decisions, and what they consist of."""
+    hints = get_type_hints(kind, include_extras=True)
+    return st.builds(kind, **{each.name: values(hints[each.name]) for each in fields(kind)})
 
 
 def bounded(kind: Any, annotations: tuple[Any, ...]) -> st.SearchStrategy[Any]:
@@ -128,6 +150,28 @@ def test_every_record_survives_the_stream(kind: type[t.TelemetryRecord], data: s
     body = t.encode(record)
     assert t.decode(body) == record
     assert t.encode(t.decode(body)) == body
+
+
+@pytest.mark.parametrize("kind", d.DECISIONS, ids=lambda each: each.kind)
+@given(data=st.data())
+def test_every_decision_is_read_as_it_was_written_and_can_be_said(kind: type[d.Decision], data: st.DataObject) -> None:
+    decision = data.draw(parts(kind))
+    plain = json.loads(json.dumps(d.to_plain(decision)))
+    assert d.from_plain(plain) == decision
+    assert decision.label in d.LABELS
+    assert sentence(decision)
+
+
+@given(data=st.data())
+def test_a_decision_with_anything_in_a_field_can_be_labelled_said_and_passed_on(data: st.DataObject) -> None:
+    plain = d.to_plain(data.draw(parts(data.draw(st.sampled_from(d.DECISIONS)))))
+    scalar = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    junk = st.recursive(scalar, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2))
+    plain[data.draw(st.sampled_from(sorted(plain)))] = data.draw(junk)
+    read = d.from_plain(plain)
+    assert read.label in d.LABELS
+    assert isinstance(sentence(read), str)
+    assert d.from_plain(d.to_plain(read)) == read
 
 
 @given(data=st.data())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.migration_world import World
-from tidegate_protocol.balancing import DrainRequest
+from tidegate_protocol.balancing.drains import DrainRequest
 
 SEEDS = range(12)
 SETTLE_S = 400.0
@@ -35,8 +35,8 @@ def disturb(world: World, what: str) -> None:
 
             world.after(random.random() * 20, back)
         case "client":
-            world.crash_client(client)
-            world.after(random.random() * 3, lambda: world.start_client(client))
+            world.clients[client].crash()
+            world.after(random.random() * 3, lambda: setattr(world.clients[client], "up", True))
 
 
 def settle(world: World) -> None:

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 
 from tidegate_protocol.errors import InvalidTopic
 from tidegate_protocol.topics import (
+    ANY_WORDS_MAX,
     TOPIC_BYTES_MAX,
+    WORDS_MAX,
     check_pattern,
     check_topic,
     covers,
@@ -184,7 +186,7 @@ def test_intersects_is_symmetric_and_follows_from_covers(one: Words, other: Word
         assert intersects(dotted(one), dotted(other))
 
 
-@given(st.text(max_size=30))
+@given(st.text(max_size=30) | st.lists(st.sampled_from(ALPHABET), max_size=2 * WORDS_MAX).map(".".join))
 def test_whatever_check_lets_through_holds_the_rules(text: str) -> None:
     """Either an InvalidTopic and no other error, or a value that AMQP can carry, in clean words."""
     for check in (check_topic, check_pattern):
@@ -195,3 +197,5 @@ def test_whatever_check_lets_through_holds_the_rules(text: str) -> None:
         assert value == text
         assert all(word and not any(character.isspace() for character in word) for word in text.split("."))
         assert len(text.encode()) <= TOPIC_BYTES_MAX
+        assert len(text.split(".")) <= WORDS_MAX
+        assert text.split(".").count("#") <= ANY_WORDS_MAX

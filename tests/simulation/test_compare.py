@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_simulator.experiments.compare import (
+from tidegate_experiments.burst.compare import (
     BURST_FACTORS,
     CONTESTANTS,
     Case,
@@ -19,7 +19,7 @@ from tidegate_simulator.experiments.compare import (
     claims_broken,
     compare,
 )
-from tidegate_simulator.experiments.figures import draw_comparison
+from tidegate_experiments.burst.figures import draw_comparison
 
 
 def small(*factors: float) -> list[Case]:

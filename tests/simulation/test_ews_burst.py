@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.support import ews as paper
-from tidegate_agents.threshold import ThresholdKind
-from tidegate_simulator.experiments import ews
-from tidegate_simulator.experiments.ews import EwsOptions
-from tidegate_simulator.experiments.figures import in_danger
-from tidegate_simulator.experiments.files import write_run
-from tidegate_simulator.experiments.recorder import Recorder, SampleRow, TopicRow
-from tidegate_simulator.experiments.result import requested_sessions
-from tidegate_simulator.experiments.run import EwsRun, run_ews
+from tidegate_agents.load.threshold import ThresholdKind
+from tidegate_experiments.burst import scenario as ews
+from tidegate_experiments.burst.figures import in_danger
+from tidegate_experiments.burst.files import write_run
+from tidegate_experiments.burst.recorder import Recorder, SampleRow, TopicRow
+from tidegate_experiments.burst.result import requested_sessions
+from tidegate_experiments.burst.run import EwsRun, run_ews
+from tidegate_experiments.burst.scenario import EwsOptions
+from tidegate_protocol.decisions import SessionRequested
+from tidegate_protocol.names import OUTPUT_PREFIX
 
 
 @cache
@@ -107,7 +109,10 @@ def test_the_figure_is_of_the_topic_in_danger_on_the_edge_where_it_was() -> None
 def test_it_was_topic_8_that_was_in_danger() -> None:
     (session,) = requested_sessions(run_of("peer-wd").recorder)
     assert session.broker == "b1"
-    assert "t8-s" in session.decision.reason
+    assert isinstance(session.decision, SessionRequested)
+    assert session.decision.danger is not None
+    assert session.decision.danger.queue == session.decision.cause.queue
+    assert session.decision.danger.queue.startswith(f"{OUTPUT_PREFIX}t8-s")
 
 
 @pytest.mark.parametrize("instant", [True, False])

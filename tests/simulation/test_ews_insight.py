@@ -7,13 +7,13 @@ from itertools import combinations
 
 import pytest
 
-from tidegate_agents.metrics import Metric, utilizations
-from tidegate_agents.placement import LOW_UTILIZATION
-from tidegate_agents.threshold import ThresholdKind
-from tidegate_simulator.experiments import ews
-from tidegate_simulator.experiments.ews import EwsOptions
-from tidegate_simulator.experiments.result import EwsResult
-from tidegate_simulator.experiments.run import run_ews
+from tidegate_agents.load.metrics import Metric, utilizations
+from tidegate_agents.load.threshold import ThresholdKind
+from tidegate_agents.policy.placement import LOW_UTILIZATION
+from tidegate_experiments.burst import scenario as ews
+from tidegate_experiments.burst.result import EwsResult
+from tidegate_experiments.burst.run import run_ews
+from tidegate_experiments.burst.scenario import EwsOptions
 from tidegate_simulator.scenario import PairSpec
 from tidegate_simulator.world import World
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support import ews
-from tidegate_agents.machine import Decision
+from tidegate_experiments.burst.scenario import EwsOptions, scenario, topic_of_subscriber
+from tidegate_experiments.rate.sampling import Rest
+from tidegate_experiments.rate.scale import SETTLED_S, ScaleOptions, ScaleScenario, run_scale, scale_scenario
+from tidegate_experiments.rate.uplink import Uplink, late_between
+from tidegate_experiments.rate.world import FlowOptions, FlowWorld
+from tidegate_protocol import decisions as d
 from tidegate_protocol.names import output_queue
 from tidegate_simulator.errors import ScenarioError
-from tidegate_simulator.experiments.ews import EwsOptions, scenario, topic_of_subscriber
-from tidegate_simulator.flows.sampling import Rest
-from tidegate_simulator.flows.scale import SETTLED_S, ScaleOptions, ScaleScenario, run_scale, scale_scenario
-from tidegate_simulator.flows.uplink import Uplink, late_between
-from tidegate_simulator.flows.world import FlowOptions, FlowWorld
 from tidegate_simulator.observer import Observer
 from tidegate_simulator.scenario import Fault, FaultKind
 
@@ -164,11 +164,11 @@ class Course(Observer):
 
     def __init__(self) -> None:
         self.sessions_s: list[float] = []
-        self.decisions: list[tuple[float, str, str, str]] = []
+        self.decisions: list[tuple[float, str, d.Decision]] = []
 
-    def decided(self, broker: str, decision: Decision, now: float) -> None:
-        self.decisions.append((now, broker, decision.kind, decision.reason))
-        if decision.kind == "session-requested":
+    def decided(self, broker: str, decision: d.Decision, now: float) -> None:
+        self.decisions.append((now, broker, decision))
+        if isinstance(decision, d.SessionRequested):
             self.sessions_s.append(now)
 
 
@@ -229,7 +229,7 @@ def test_ten_edges_relieve_those_in_the_burst_before_anything_is_late() -> None:
     assert world.clients.stayed == 0
     assert delivered.late == 0.0
     assert delivered.backlog_cleared_s < 150.0
-    burst = {broker for _, broker, kind, _ in course.decisions if kind == "session-requested"}
+    burst = {broker for _, broker, decision in course.decisions if isinstance(decision, d.SessionRequested)}
     assert burst <= {"h000-e0", "h000-e1"}
     # Every subscriber is where a queue is, and nowhere else.
     queues = {
@@ -248,7 +248,7 @@ def test_an_edge_at_rest_would_have_said_nothing_new() -> None:
     assert rested.delivered().messages == pytest.approx(awake.delivered().messages)
     assert rested.sampling.heartbeats_differing == 0
     assert rested.sampling.samples < awake.sampling.samples / 2
-    assert rested.control.sent == awake.control.sent
+    assert rested.control.kinds == awake.control.kinds
 
 
 def test_the_same_run_twice_gives_the_same_trace_and_the_wire_changes_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.operators import BURST, ask
+from tidegate_protocol.decisions import MigrationEnded
 from tidegate_protocol.operations import (
     ExplainReply,
     ExplainRequest,
@@ -44,8 +45,8 @@ def test_paused_it_moves_nobody_but_knows_whom_and_resumed_it_does_just_that() -
     assert isinstance(end, OverviewReply) and isinstance(session, ExplainReply)  # noqa: PT018
     assert not end.paused
     assert {one.source for one in end.sessions} == {"b1"}
-    moved = {told.subject.split(" ")[0] for told in session.decisions if told.decision == "migration-ended"}
-    assert moved == {move.subscriber for move in due.moves}
+    ended = [told.record for told in session.decisions if isinstance(told.record, MigrationEnded)]
+    assert {one.subscriber for one in ended if one.moved} == {move.subscriber for move in due.moves}
     settled = {told.broker for told in session.decisions if told.decision == "stabilized"}
     assert settled == {"b1", *{move.target for move in due.moves}}
     ages = [told.ago_us for told in session.decisions]

@@ -234,13 +234,17 @@ def test_markers_reach_the_queues_they_are_bound_to_and_no_others() -> None:
 # Heads
 
 
+def marker(key: str) -> Message:
+    return Message(None, 2, key, 1.0, 0.0)
+
+
 class Head:
     """A head's plane whose links lead into lists."""
 
     def __init__(self) -> None:
         self.kernel = Kernel(1)
         self.arrived: dict[str, list[int]] = {}
-        self.plane = HeadPlane(self.kernel, Trace(), 0, None, None, self.make_link)
+        self.plane = HeadPlane(self.kernel, Trace(), 0, None, None, self.make_link, marker)
 
     def make_link(self, target: str, uplink: Pipe) -> Link:
         into = self.arrived.setdefault(target, [])
@@ -289,7 +293,7 @@ def test_a_marker_follows_what_came_before_on_the_links_named() -> None:
         head.plane.ensure_link(target)
     head.plane.change_routes("e1", ("t",), ())
     head.plane.publish("p~1", message(1))
-    head.plane.publish_marker(Message(None, 2, "tidegate.marker.m.h", 1.0, 0.0), ("e1", "e2"))
+    head.plane.publish_marker("tidegate.marker.m.h", ("e1", "e2"))
     head.plane.publish("p~1", message(3))
     assert head.run() == {"e1": [1, 2, 3], "e2": [2], "e3": []}
 

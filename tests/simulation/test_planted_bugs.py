@@ -5,18 +5,23 @@ Each bug is put into a machine for the time of a run, from outside. No machine h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 
-from tidegate._migration import SubscriptionMachine
-from tidegate_agents.context import HeadContext
-from tidegate_agents.cooldowns import Cooldowns
-from tidegate_agents.promises import Promises
-from tidegate_agents.sessions import PART as SESSION_TIMER
-from tidegate_protocol.balancing import BrokerLoad
+from tidegate._core.intake import Intake
+from tidegate._core.migration import SubscriptionMachine
+from tidegate._core.moves import Release
+from tidegate._core.overlap import Overlap
+from tidegate_agents.head.context import HeadContext
+from tidegate_agents.head.moving.cooldowns import Cooldowns
+from tidegate_agents.head.moving.promises import Promises
+from tidegate_agents.head.moving.sessions import PART as SESSION_TIMER
+from tidegate_protocol.balancing.loads import BrokerLoad
+from tidegate_simulator.checkers import Violation
 from tidegate_simulator.runner import Plant, run_seed
 
 SEEDS_MAX = 200
@@ -26,6 +31,32 @@ SEEDS_MAX = 200
 def detach_before_the_marker() -> Iterator[None]:
     """The client switches as soon as it has something of the new queue, whatever is still on its way to the old one."""
     with patch.object(SubscriptionMachine, "_may_switch", lambda self, migration: len(migration.hold) > 0):
+        yield
+
+
+@contextmanager
+def hand_over_what_both_queues_bring() -> Iterator[None]:
+    """The client hands over every plain message of the new queue, also those that the old one brought."""
+    with patch.object(Overlap, "take", lambda self, content: False):
+        yield
+
+
+@contextmanager
+def drop_what_only_the_new_queue_brings() -> Iterator[None]:
+    """The client takes every plain message of the new queue for one that the old queue has brought."""
+    with patch.object(Overlap, "take", lambda self, content: True):
+        yield
+
+
+@contextmanager
+def release_what_was_held_backwards() -> Iterator[None]:
+    """The client hands over what it held during a move with the last message first."""
+    release = Intake.release
+
+    def backwards(self: Intake[object], order: Release) -> None:
+        release(self, replace(order, items=order.items[::-1]))
+
+    with patch.object(Intake, "release", backwards):
         yield
 
 
@@ -71,9 +102,26 @@ def forget_the_timeout() -> Iterator[None]:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_planted_bug_is_noticed(plant: Plant, expected: set[str]) -> None:
+    assert_noticed(plant, lambda violation: violation.name in expected)
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [
+        (hand_over_what_both_queues_bring, "doubled"),
+        (drop_what_only_the_new_queue_brings, "lost"),
+        (release_what_was_held_backwards, "out-of-order"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_is_noticed_in_messages_without_ids(plant: Plant, expected: str) -> None:
+    """The names of plain publishers have no number of a run, so their messages are told from those of the SDK."""
+    assert_noticed(plant, lambda violation: violation.name == expected and "~" not in violation.text)
+
+
+def assert_noticed(plant: Plant, wanted: Callable[[Violation], bool]) -> None:
     for seed in range(1, SEEDS_MAX + 1):
-        found = {violation.name for violation in run_seed(seed, plant=plant).violations}
-        if found & expected:
+        if any(wanted(violation) for violation in run_seed(seed, plant=plant).violations):
             assert not run_seed(seed).failed, f"seed {seed} fails without the planted bug as well"
             return
     pytest.fail(f"{plant.__name__} was not noticed in {SEEDS_MAX} seeds")

@@ -143,6 +143,9 @@ def test_what_a_slow_client_has_not_handed_over_survives_its_crash(prefetch: int
             993824,
             801214,
             801254,
+            1641,
+            5320,
+            7769,
         ),
     ],
 )

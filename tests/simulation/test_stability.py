@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from tidegate_agents.config import BalancingConfig
-from tidegate_simulator.experiments.recorder import Recorder
-from tidegate_simulator.experiments.result import requested_sessions, started_sessions
+from tidegate_experiments.burst.recorder import Recorder
+from tidegate_experiments.burst.result import requested_sessions, started_sessions
+from tidegate_protocol import decisions as d
 from tidegate_simulator.scenario import (
     Arrivals,
     ControlSpec,
@@ -205,7 +206,9 @@ def test_averages_that_lag_after_a_move_cause_no_second_one() -> None:
     (session,) = requested_sessions(recorder)
     assert session.at_s >= 30.0
     assert {(row.source, row.target) for row in recorder.migrated} == {("b00", "b01")}
-    (assessed,) = [row for row in recorder.decisions if row.decision.kind == "session-ended" and row.broker == "b00"]
+    (assessed,) = [
+        row for row in recorder.decisions if isinstance(row.decision, d.SessionEnded) and row.broker == "b00"
+    ]
     after = [row for row in recorder.samples if row.edge == "b00" and row.at_s > assessed.at_s]
     assert after[0].topics.keys() < {"t0", "t1", "t2"} or after[0].backlogged(2.0), "nothing lagged"
     assert recorder.late.total() == 0

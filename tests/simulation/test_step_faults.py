@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tidegate._collector import Collector
+from tidegate._core.collector import Collector
 from tidegate_agents.config import BalancingConfig
 from tidegate_simulator.observer import Observer
 from tidegate_simulator.runner import run_scenario

@@ -425,7 +425,7 @@ def test_the_faults_do_bite() -> None:
         return of(world)
 
     def duplicates(world: World) -> int:
-        return sum(subscriber.deduplicator.duplicates for subscriber in world.subscribers.values())
+        return sum(subscriber.inbox.duplicates for subscriber in world.subscribers.values())
 
     assert mark((), duplicates) == 0
     assert mark(FAULTS["links down"], duplicates) > 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tidegate_agents.config import HeadConfig, NeighbourConfig
-from tidegate_agents.head import HeadAgent
+from tidegate_agents.head.agent import HeadAgent
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import (
     Action,
     ChangeRoutes,
@@ -19,7 +20,6 @@ from tidegate_agents.machine import (
     Started,
     TimerFired,
 )
-from tidegate_agents.registry import registry_digest
 from tidegate_protocol.messages import (
     ControlMessage,
     EdgeHello,

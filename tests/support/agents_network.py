@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tidegate_agents.config import EdgeConfig, HeadConfig, NeighbourConfig
-from tidegate_agents.edge import EdgeAgent
-from tidegate_agents.head import HeadAgent
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.head.agent import HeadAgent
 from tidegate_agents.machine import (
     Action,
     CancelTimer,

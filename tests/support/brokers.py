@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 from aiormq.abc import DeliveredMessage
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
+from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
 from tidegate_protocol.messages import ControlMessage, StatusReply, StatusRequest, decode, encode, request_key
 from tidegate_protocol.names import CONTROL_EXCHANGE, HOM_KEY, MARKER_EXCHANGE, PUBLISH_EXCHANGE
 
@@ -86,6 +86,17 @@ class Process:
 
     def words(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
+
+
+async def start_all(processes: Iterable[Process]) -> None:
+    """Start processes and wait until all are ready. They wait for each other, so it takes as long as the slowest."""
+    await asyncio.gather(*(process.start() for process in processes))
+
+
+async def terminate_all(processes: Iterable[Process]) -> None:
+    """Let processes that still run end in good order, all at once."""
+    running = [one for one in processes if one.child is not None and one.child.returncode is None]
+    await asyncio.gather(*(process.terminate() for process in running))
 
 
 @dataclass

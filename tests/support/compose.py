@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.ports import Ports
+from tidegate_embedded.ports import Ports
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "tidegate:test"

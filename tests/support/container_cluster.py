@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 from tests.support.containers import IMAGE, ContainerNode, docker_problem
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.embedded.nodes import NodePorts
-from tidegate_brokers.topology import Topology
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.nodes import NodePorts
+from tidegate_embedded.topology import Topology
 
 # The helper that testcontainers starts to clean up is an image of its own; the container is removed below.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")

@@ -15,8 +15,9 @@ from typing import Final
 
 from testcontainers.core.container import DockerContainer
 
-from tidegate_brokers.embedded.installation import PLUGINS
-from tidegate_brokers.embedded.nodes import BOOT_TIMEOUT_S, NodePorts, answers
+from tidegate_embedded.installation import PLUGINS
+from tidegate_embedded.nodes import BOOT_TIMEOUT_S, NodePorts, answers
+from tidegate_protocol.form import BODY_BYTES_MAX
 
 IMAGE: Final = "rabbitmq:4-management"
 USER: Final = "tidegate"
@@ -94,6 +95,9 @@ class ContainerNode:
             "stream.listeners.tcp.1": f"{self.host}:{ports.stream}",
             "default_user": self.user,
             "default_pass": self.password,
+            "default_user_tags.administrator": "true",
+            "default_user_tags.impersonator": "true",
+            "max_message_size": BODY_BYTES_MAX,
             "collect_statistics_interval": 1000,
             "disk_free_limit.absolute": "50MB",
         }

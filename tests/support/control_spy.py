@@ -20,7 +20,7 @@ import aio_pika
 import httpx
 from aio_pika.abc import AbstractIncomingMessage
 
-from tidegate_brokers.embedded.cluster import BrokerInfo
+from tidegate_embedded.cluster import BrokerInfo
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import ControlMessage, decode
 from tidegate_protocol.names import CONTROL_EXCHANGE, MARKER_EXCHANGE, MARKER_PREFIX, PUBLISH_EXCHANGE

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.support import ews
-from tests.support.agents_driver import of, sent
+from tests.support.agents_driver import sent
+from tests.support.decisions import Kind, recorded
 from tidegate_agents.config import BalancingConfig, EdgeConfig
-from tidegate_agents.edge import EdgeAgent
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_agents.machine import (
     Action,
-    Decision,
     EdgeSampled,
     Event,
     MessageReceived,
-    Record,
     ReplyAddress,
     ReplyReceived,
     Started,
 )
-from tidegate_agents.metrics import BrokerSample, Role, SubscriptionSample
-from tidegate_protocol.balancing import (
+from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport, PieLocal
+from tidegate_protocol.balancing.sessions import (
     BalanceAccepted,
     BalanceCandidates,
     BalancePlan,
     BalanceRequest,
-    BrokerLoad,
     Candidate,
-    MetricReport,
-    PieLocal,
     SessionNotice,
     SessionPhase,
 )
@@ -147,8 +144,8 @@ class EdgeDriver:
         metrics = {"uplink": MetricReport(value=uplink, low=0.9)}
         self.tell(PieLocal(broker=name, cluster="c", state=state, busy=busy, metrics=metrics, period_s=1.0))
 
-    def decisions(self, kind: str) -> list[Decision]:
-        return [record.decision for record in of(self.done, Record) if record.decision.kind == kind]
+    def decisions(self, kind: type[Kind]) -> list[Kind]:
+        return recorded(self.done, kind)
 
     # A scripted head
 

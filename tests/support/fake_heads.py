@@ -10,8 +10,8 @@ from itertools import count
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
 
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url, create_vhost
-from tidegate_protocol.balancing import PublisherMoveAck, PublisherMoveReport, PublisherStage
+from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost
+from tidegate_protocol.balancing.publishers import PublisherMoveAck, PublisherMoveReport, PublisherStage
 from tidegate_protocol.messages import (
     ControlMessage,
     PublisherHello,

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.machine import Action, Decision, MessageReceived, Reply, ReplyAddress
+from tidegate_agents.machine import Action, MessageReceived, Reply, ReplyAddress
+from tidegate_protocol.decisions import Decision
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest, Subscription
 from tidegate_protocol.names import output_queue
 from tidegate_simulator.checkers import Checker
@@ -63,6 +64,9 @@ class FakeWorld:
             for spec in plan.subscribers
         }
         self.dropped: set[tuple[str, str]] = set()
+        self.redelivered: set[tuple[str, str]] = set()
+        (publisher,) = plan.publishers
+        self._stream = "p~1:t" if publisher.contents is None else "p:t"
         self._checkers = checkers
         for checker in checkers:
             checker.started(self.world)
@@ -118,7 +122,7 @@ class FakeWorld:
 
     def publish(self, sequence: int, now: float) -> None:
         for checker in self._checkers:
-            checker.published("p", "t", f"p~1:t:{sequence}", now)
+            checker.published("p", "t", f"{self._stream}:{sequence}", now)
 
     def deliver(
         self,
@@ -130,7 +134,7 @@ class FakeWorld:
     ) -> None:
         sent_s = now if published_s is None else published_s
         for checker in self._checkers:
-            checker.delivered(subscriber, f"p~1:t:{sequence}", sent_s, now, late=False, collected=collected)
+            checker.delivered(subscriber, f"{self._stream}:{sequence}", sent_s, now, late=False, collected=collected)
 
     def end(self, now: float = 150.0) -> list[str]:
         """The names of all violations."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tests.support.agents_driver import Driver, subscribe
 from tidegate_agents.config import BalancingConfig
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import (
     Action,
     ChangeRoutes,
@@ -23,20 +24,18 @@ from tidegate_agents.machine import (
     SendClient,
     TimerFired,
 )
-from tidegate_agents.registry import registry_digest
-from tidegate_protocol.balancing import (
+from tidegate_protocol.balancing.loads import BrokerLoad
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound
+from tidegate_protocol.balancing.migrations import MigrationReport, MigrationStage
+from tidegate_protocol.balancing.sessions import (
     BalancePlan,
     BalanceRequest,
-    BrokerLoad,
     LoadReply,
     LoadRequest,
-    MarkerBind,
-    MarkerBound,
-    MigrationReport,
-    MigrationStage,
     PlannedMove,
     SessionNotice,
 )
+from tidegate_protocol.decisions import Decision, PlanOutcome, Reach
 from tidegate_protocol.messages import (
     Capacity,
     ControlMessage,
@@ -154,9 +153,7 @@ class Cluster(Driver):
         session: str,
         *candidates: str,
         source: str = "e1",
-        remote: bool = False,
-        last_resort: bool = False,
-        patient: bool = False,
+        reach: Reach = Reach.HERE,
         fallbacks: tuple[str, ...] = (),
     ) -> ControlMessage:
         """Ask for help; returns the answer, or the last one before if there is none yet."""
@@ -164,19 +161,17 @@ class Cluster(Driver):
             session=session,
             edge=source,
             metric="uplink",
-            reason="full",
             patterns=("a", "b"),
             candidates=candidates,
-            remote=remote,
-            last_resort=last_resort,
-            patient=patient,
+            reach=reach,
             fallbacks=fallbacks,
         )
         self.ask(request)
         return self.replies[-1]
 
     def plan(self, session: str, *moves: PlannedMove, source: str = "e1") -> ControlMessage:
-        self.ask(BalancePlan(session=session, edge=source, moves=moves))
+        outcome = PlanOutcome.RELIEVED if moves else PlanOutcome.NO_IMPROVEMENT
+        self.ask(BalancePlan(session=session, edge=source, moves=moves, outcome=outcome))
         return self.replies[-1]
 
     # What clients do
@@ -226,8 +221,9 @@ class Cluster(Driver):
     def last_order(self, kind: type[M]) -> SendClient:
         return [order for order in self.orders if isinstance(order.message, kind)][-1]
 
-    def decisions(self, kind: str) -> list[str]:
-        return [decision.reason for decision in self.agent.story if decision.kind == kind]
+    def decisions(self, kind: type[Decision]) -> list[str]:
+        """With which outcomes, or why, decisions of this kind were made."""
+        return [decision.label for decision in self.agent.story if isinstance(decision, kind)]
 
     def places(self, subscriber: str, pattern: str = "a") -> list[tuple[str, int]]:
         """Where queues for this client exist."""

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import httpx
 
-from tidegate_brokers.embedded.cluster import BrokerInfo
+from tidegate_embedded.cluster import BrokerInfo
 from tidegate_protocol.names import LINK_PREFIX
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from tests.support.migration_clients import PATTERN, Client, Place, Queue
 from tidegate_agents.config import BalancingConfig, HeadConfig
-from tidegate_agents.head import HeadAgent
+from tidegate_agents.head.agent import HeadAgent
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import (
     Action,
     CancelTimer,
@@ -35,27 +37,18 @@ from tidegate_agents.machine import (
     TimerFired,
     Undeliverable,
 )
-from tidegate_agents.registry import registry_digest
-from tidegate_protocol.balancing import (
+from tidegate_protocol.balancing.drains import DrainNotice
+from tidegate_protocol.balancing.loads import BrokerLoad
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound
+from tidegate_protocol.balancing.sessions import (
     BalanceCandidates,
     BalancePlan,
     BalanceRequest,
-    BrokerLoad,
-    CollectOrder,
-    DrainNotice,
     LoadReply,
     LoadRequest,
-    MarkerBind,
-    MarkerBound,
-    MigrateCancel,
-    MigrateOrder,
-    MigrationAck,
-    MigrationReport,
-    MigrationStage,
-    PlaceReply,
-    PlaceRequest,
     PlannedMove,
 )
+from tidegate_protocol.decisions import PlanOutcome
 from tidegate_protocol.messages import (
     ControlMessage,
     EdgeHello,
@@ -68,25 +61,14 @@ from tidegate_protocol.messages import (
     RefusalReason,
     RegistryPage,
     RegistryRequest,
-    SubscribeReply,
-    SubscribeRequest,
-    Subscription,
     decode,
     encode,
 )
 from tidegate_protocol.names import output_queue
+from tidegate_protocol.parts import Metric
 
-PATTERN = "a"
 LINK_S = 0.05
 PUBLISH_S = 0.1
-Place = tuple[str, int]
-
-
-@dataclass
-class Queue:
-    subscription: Subscription
-    items: list[int | str] = field(default_factory=list)
-    markers: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -102,27 +84,6 @@ class Edge:
     sessions: int = 0
 
 
-@dataclass
-class Client:
-    """A subscriber of `PATTERN` that follows the rules."""
-
-    name: str
-    place: Place | None = None
-    seen: set[int] = field(default_factory=set)
-    first: int | None = None
-    last: int = -1
-    up: bool = True
-    doubles: int = 0
-    disorder: int = 0
-    order: MigrateOrder | None = None
-    attached: bool = False
-    marked: set[str] = field(default_factory=set)
-    collecting: CollectOrder | None = None
-    outcomes: dict[str, MigrationReport] = field(default_factory=dict)
-    reports: dict[str, MigrationReport] = field(default_factory=dict)
-    life: int = 0
-
-
 class World:
     """A cluster `c` with the head `h`."""
 
@@ -132,11 +93,10 @@ class World:
         self.loss = self.duplication = 0.0
         self.delay_max_s = 0.02
         self.edges = {f"e{n}": Edge(f"e{n}") for n in range(1, edges + 1)}
-        self.clients = {f"s{n}": Client(f"s{n}") for n in range(clients)}
+        self.clients = {f"s{n}": Client(f"s{n}", self) for n in range(clients)}
         self.bindings: dict[str, set[str]] = {}
         self.sequence = 0
         self.removed_in_use = 0
-        self.moved = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._incarnation = 0
@@ -146,9 +106,9 @@ class World:
         self.start_head()
         for name in self.edges:
             self._every(1.0, partial(self._hello, name))
-        for name in self.clients:
-            self._every(0.05, partial(self._serve, name))
-            self._every(1.0, partial(self._remind, name))
+        for client in self.clients.values():
+            self._every(0.05, client.serve)
+            self._every(1.0, client.remind)
         self._every(PUBLISH_S, self._publish)
 
     # Time
@@ -217,7 +177,7 @@ class World:
                 self._deliver(self.edges[to].up, message, request_id, lambda m: self._edge(self.edges[to], m))
             case SendClient(client, message, request_id):
                 there = self.clients[client]
-                self._deliver(there.up, message, request_id, lambda m: self._client(there, m))
+                self._deliver(there.up, message, request_id, there.receive)
             case Reply(to, message):
                 self._reply(to, message)
             case _:
@@ -274,7 +234,7 @@ class World:
         for _ in range(self._copies()):
             if to.token in self.clients:
                 client = self.clients[to.token]
-                self.after(self._delay_s(), partial(self._answered, client, wire, client.life))
+                self.after(self._delay_s(), partial(client.answered, wire, client.life))
             elif isinstance(wire, BalanceCandidates):
                 self.after(self._delay_s(), partial(self._plan, self.edges[to.token], wire))
 
@@ -364,9 +324,7 @@ class World:
         others = tuple(other for other in self.edges if other != name)
         self.tell(
             name,
-            BalanceRequest(
-                session=f"{name}~1~{edge.sessions}", edge=name, metric="uplink", reason="test", candidates=others
-            ),
+            BalanceRequest(session=f"{name}~1~{edge.sessions}", edge=name, metric=Metric.UPLINK, candidates=others),
         )
 
     def _plan(self, edge: Edge, message: BalanceCandidates) -> None:
@@ -376,195 +334,24 @@ class World:
                 PlannedMove(subscriber=subscriber, number=number, target=self.random.choice(targets))
                 for subscriber, number in sorted(edge.queues)
             )
-            self.tell(edge.name, BalancePlan(session=message.session, edge=edge.name, moves=moves))
+            outcome = PlanOutcome.RELIEVED if moves else PlanOutcome.NO_IMPROVEMENT
+            self.tell(
+                edge.name,
+                BalancePlan(session=message.session, edge=edge.name, moves=moves, outcome=outcome),
+            )
 
     # Clients
 
-    def _queue_of(self, client: Client, place: Place | None) -> Queue | None:
-        if place is None or not self.edges[place[0]].reachable:
-            return None
-        return self.edges[place[0]].queues.get((client.name, place[1]))
+    def is_reachable(self, edge: str) -> bool:
+        return self.edges[edge].reachable
 
-    def crash_client(self, name: str) -> None:
-        client = self.clients[name]
-        client.up, client.place = False, None
-        client.order, client.attached, client.collecting = None, False, None
-        client.outcomes, client.reports = {}, {}
-        client.life += 1
+    def queue_at(self, subscriber: str, place: Place) -> Queue | None:
+        edge, number = place
+        return self.edges[edge].queues.get((subscriber, number)) if self.is_reachable(edge) else None
 
-    def start_client(self, name: str) -> None:
-        self.clients[name].up = True
-
-    def _remind(self, name: str) -> None:
-        """Ask for a place as long as there is none, and repeat what was not acknowledged."""
-        client = self.clients[name]
-        if not client.up:
-            return
-        place = client.place
-        if self._queue_of(client, place) is None:
-            unreachable = place[0] if place is not None and not self.edges[place[0]].reachable else None
-            self.tell(
-                name,
-                SubscribeRequest(subscriber=name, pattern=PATTERN, deadline_us=1_000_000, unreachable=unreachable),
-            )
-        for report in client.reports.values():
-            self.tell(name, report)
-
-    def _answered(self, client: Client, message: ControlMessage, life: int) -> None:
-        if not client.up or life != client.life:
-            return
-        match message:
-            case SubscribeReply(edge=edge, subscription=subscription):
-                if client.order is None and self._queue_of(client, client.place) is None:
-                    client.place = (edge, subscription.number)
-                    if client.first is None:
-                        client.first = self.sequence + 2
-            case MigrationAck(migration=migration):
-                client.reports.pop(migration, None)
-            case _:
-                pass
-
-    def _report(self, client: Client, migration: str, stage: MigrationStage, other: Place | None) -> MigrationReport:
-        assert client.place is not None
-        return MigrationReport(
-            migration=migration,
-            subscriber=client.name,
-            stage=stage,
-            pattern=PATTERN,
-            edge=client.place[0],
-            number=client.place[1],
-            other_edge=other[0] if other else None,
-            other_number=other[1] if other else None,
-        )
-
-    def _client(self, client: Client, message: ControlMessage) -> ControlMessage | None:
-        if not client.up:
-            return None
-        if client.place is None:
-            return Refusal(reason=RefusalReason.NOT_READY, message="no place yet")
-        match message:
-            case MigrateOrder():
-                return self._ordered(client, message)
-            case MigrateCancel(migration=migration):
-                if client.order is not None and client.order.migration == migration:
-                    self._stay(client, told=False)
-                unknown = self._report(client, migration, MigrationStage.UNKNOWN, None)
-                return client.outcomes.setdefault(migration, unknown)
-            case PlaceRequest():
-                under_way = client.order.migration if client.order else None
-                return PlaceReply(
-                    subscriber=client.name,
-                    pattern=PATTERN,
-                    edge=client.place[0],
-                    number=client.place[1],
-                    migration=under_way,
-                )
-            case CollectOrder():
-                if message.migration in client.outcomes:
-                    return client.outcomes[message.migration]
-                if (message.edge, message.number) == client.place or client.order is not None:
-                    return self._report(client, message.migration, MigrationStage.UNKNOWN, None)
-                client.collecting = message
-                return self._report(client, message.migration, MigrationStage.ORDERED, None)
-            case _:
-                return None
-
-    def _ordered(self, client: Client, order: MigrateOrder) -> MigrationReport:
-        target = (order.edge, order.number)
-        if order.migration in client.outcomes:
-            return client.outcomes[order.migration]
-        if client.order is not None and client.order.migration == order.migration:
-            stage = MigrationStage.ATTACHED if client.attached else MigrationStage.ORDERED
-            return self._report(client, order.migration, stage, target)
-        if client.order is not None or client.place != (order.edge_from, order.number_from):
-            report = self._report(client, order.migration, MigrationStage.STAYED, target)
-            client.outcomes[order.migration] = report
-            return report
-        client.order, client.attached, client.marked = order, False, set()
-        life = client.life
-        self.after(0.1, lambda: self._attach(client, order, life))
-        self.after(order.timeout_us / 1e6, lambda: self._out_of_time(client, order, life))
-        return self._report(client, order.migration, MigrationStage.ORDERED, target)
-
-    def _attach(self, client: Client, order: MigrateOrder, life: int) -> None:
-        if client.life == life and client.order is order:
-            client.attached = True
-            target = (order.edge, order.number)
-            client.reports[order.migration] = self._report(client, order.migration, MigrationStage.ATTACHED, target)
-            self.tell(client.name, client.reports[order.migration])
-
-    def _out_of_time(self, client: Client, order: MigrateOrder, life: int) -> None:
-        if client.life == life and client.order is order:
-            self._stay(client, told=True)
-
-    def _stay(self, client: Client, told: bool) -> None:
-        order = client.order
-        assert order is not None
-        client.order = None
-        client.reports.pop(order.migration, None)
-        report = self._report(client, order.migration, MigrationStage.STAYED, (order.edge, order.number))
-        client.outcomes[order.migration] = report
-        if told:
-            client.reports[order.migration] = report
-            self.tell(client.name, report)
-
-    def _serve(self, name: str) -> None:
-        """Take what waits: from the old queue first, from the new one when it is complete."""
-        client = self.clients[name]
-        if not client.up or client.place is None:
-            return
-        old = self._queue_of(client, client.place)
-        while old is not None and old.items:
-            item = old.items.pop(0)
-            if isinstance(item, int):
-                self._take(client, item)
-            elif client.order is not None and client.order.migration in item:
-                client.marked.add("old")
-        order = client.order
-        if order is not None and client.attached:
-            self._hold(client, order)
-        if client.collecting is not None:
-            self._collect(client, client.collecting)
-
-    def _hold(self, client: Client, order: MigrateOrder) -> None:
-        new = self._queue_of(client, (order.edge, order.number))
-        if new is None:
-            self._stay(client, told=True)
-            return
-        if any(isinstance(item, str) and order.migration in item for item in new.items):
-            client.marked.add("new")
-        held = [item for item in new.items if isinstance(item, int)]
-        if client.marked != {"old", "new"} or (held and held[0] > client.last + 1 and client.last >= 0):
-            return
-        client.order, left = None, client.place
-        client.place = (order.edge, order.number)
-        client.reports.pop(order.migration, None)
-        report = self._report(client, order.migration, MigrationStage.MOVED, left)
-        client.outcomes[order.migration] = client.reports[order.migration] = report
-        self.moved += 1
-        self.tell(client.name, report)
-
-    def _collect(self, client: Client, order: CollectOrder) -> None:
-        queue = self._queue_of(client, (order.edge, order.number))
-        while queue is not None and queue.items:
-            item = queue.items.pop(0)
-            if isinstance(item, int):
-                self._take(client, item, collected=True)
-            elif order.migration in item:
-                client.collecting = None
-                report = self._report(client, order.migration, MigrationStage.STAYED, (order.edge, order.number))
-                client.outcomes[order.migration] = client.reports[order.migration] = report
-                self.tell(client.name, report)
-                return
-
-    def _take(self, client: Client, item: int, collected: bool = False) -> None:
-        if item in client.seen:
-            client.doubles += 1
-            return
-        client.seen.add(item)
-        if not collected:
-            client.disorder += item < client.last
-            client.last = max(client.last, item)
+    @property
+    def moved(self) -> int:
+        return sum(client.moves for client in self.clients.values())
 
     # What must hold in the end
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tidegate._attachment import SubscriptionTimes
-from tidegate._delivery import Deduplicator
-from tidegate._hold import Admission
-from tidegate._migration import SubscriptionMachine
-from tidegate._moves import (
+from tidegate._core.attachment import SubscriptionTimes
+from tidegate._core.delivery import Deduplicator
+from tidegate._core.hold import Admission
+from tidegate._core.intake import Intake
+from tidegate._core.migration import SubscriptionMachine
+from tidegate._core.moves import (
     Answer,
     Answered,
     Attach,
@@ -16,18 +17,20 @@ from tidegate._moves import (
     MarkerArrived,
     Opened,
     Ordered,
+    Release,
     Request,
     SubscriptionAction,
     SubscriptionEvent,
 )
-from tidegate_protocol.balancing import (
-    CollectOrder,
+from tidegate._core.overlap import PlainLog
+from tidegate_protocol.balancing.migrations import (
     MigrateCancel,
     MigrateOrder,
     MigrationAck,
     MigrationReport,
     MigrationStage,
 )
+from tidegate_protocol.balancing.places import CollectOrder
 from tidegate_protocol.messages import ControlMessage, SubscribeReply, SubscribeRequest, Subscription
 from tidegate_protocol.names import marker_key
 
@@ -99,8 +102,9 @@ class Client:
     def __init__(self, prefetch: int = 100, linger_s: float = 0.0) -> None:
         self.now = 0.0
         self.deduplicator = Deduplicator(100)
+        self.log = PlainLog()
         times = SubscriptionTimes(linger_s=linger_s)
-        self.machine = SubscriptionMachine(REQUEST, prefetch, self.deduplicator.expected, times)
+        self.machine = SubscriptionMachine(REQUEST, prefetch, self.deduplicator.expected, times, self.log)
         asked = only(self.do(Opened()), Request)
         self.old = only(self.do(Answered(asked.key, granted())), Attach).slot
         self.do(Attached(self.old))
@@ -136,3 +140,39 @@ class Client:
 
     def mark(self, slot: int, head: str = "h0", n: int = 1) -> list[SubscriptionAction]:
         return self.do(MarkerArrived(slot, marker_key(f"h0~1~m{n}", head)))
+
+
+class PlainClient(Client):
+    """A client whose publishers send plain messages: what reached its application is `handed`."""
+
+    def __init__(self, linger_s: float = 0.0) -> None:
+        super().__init__(linger_s=linger_s)
+        self.handed: list[str] = []
+        self.dropped: list[str] = []
+        self.intake = Intake[str](self.machine, self.hand, self.dropped.append, self._marked, self._progress)
+
+    def _marked(self, event: MarkerArrived) -> None:
+        self.carry_out(self.do(event))
+
+    def _progress(self) -> None:
+        self.carry_out(self.machine.progress(self.now))
+
+    def hand(self, text: str, collected: bool = False) -> None:
+        self.handed.append(text)
+        if not collected:
+            self.log.add(text.encode(), self.now)
+
+    def comes(self, slot: int, *texts: str, pause_s: float = 1.0) -> None:
+        for text in texts:
+            self.now += pause_s
+            self.intake.arrived(slot, "t", None, text, text.encode())
+
+    def marked(self, slot: int, head: str = "h0") -> None:
+        self.intake.arrived(slot, marker_key("h0~1~m1", head), None, "a marker")
+        assert "a marker" in self.dropped
+
+    def carry_out(self, actions: list[Any]) -> None:
+        self.machine.validate()
+        for action in actions:
+            if isinstance(action, Release):
+                self.intake.release(action)

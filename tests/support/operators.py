@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tidegate_agents.load.threshold import ThresholdKind
 from tidegate_agents.machine import Action, Event, MessageReceived, Reply, ReplyAddress
-from tidegate_agents.threshold import ThresholdKind
+from tidegate_experiments.burst.scenario import EwsOptions, scenario
 from tidegate_protocol.messages import ControlMessage, decode, encode
 from tidegate_protocol.operations import ExplainRequest, OverviewRequest, PauseRequest, PlanRequest
-from tidegate_simulator.experiments.ews import EwsOptions, scenario
 from tidegate_simulator.observer import Observer
 from tidegate_simulator.world import World
 
@@ -77,7 +77,6 @@ def _record() -> None:
             "overview-in-session": (38.5, OverviewRequest()),
             "overview": (end_s, OverviewRequest()),
             "session": (end_s, ExplainRequest(about="b1~1~1")),
-            "session-last-resort": (end_s, ExplainRequest(about="b1~1~2")),
             "session-running": (39.5, ExplainRequest(about="b1~1~1")),
             "cluster": (end_s, ExplainRequest()),
             "edge": (end_s, ExplainRequest(about="b1")),

@@ -5,21 +5,39 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tests.support.agents_driver import M, of
+from tests.support.decisions import recorded as decisions
 from tidegate_agents.config import BalancingConfig, HeadConfig, NeighbourConfig
-from tidegate_agents.context import HeadContext
-from tidegate_agents.dispatch import Dispatch
-from tidegate_agents.edges import Edges
-from tidegate_agents.load_parts import LoadParts
+from tidegate_agents.head.abroad.arriving import Acceptances
+from tidegate_agents.head.abroad.candidates import RemoteCandidates
+from tidegate_agents.head.abroad.endings import Endings
+from tidegate_agents.head.abroad.guests import Guests
+from tidegate_agents.head.abroad.leaving import RemoteSteps
+from tidegate_agents.head.abroad.room import Room
+from tidegate_agents.head.context import HeadContext
+from tidegate_agents.head.edges import Edges
+from tidegate_agents.head.load import HeadLoads
+from tidegate_agents.head.moving.marker_flood import MarkerFlood
+from tidegate_agents.head.moving.steps import NewPlace
+from tidegate_agents.head.neighbours import Neighbours
+from tidegate_agents.head.places.knowledge import Knowledge
+from tidegate_agents.head.places.preparations import Preparations
+from tidegate_agents.head.places.removals import Removals
+from tidegate_agents.head.publishers.arriving import PublisherArrivals
+from tidegate_agents.head.publishers.defence import Defence
+from tidegate_agents.head.publishers.leaving import PublisherMoves
+from tidegate_agents.head.publishers.paths import Paths
+from tidegate_agents.head.publishers.streams import Publishers
+from tidegate_agents.head.registry import Key
+from tidegate_agents.kit.dispatch import Dispatch, Silence
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.machine import (
     Action,
     ActionFailed,
     ChangeRoutes,
-    Decision,
     Event,
     HeadSampled,
     MessageReceived,
     PublishMarker,
-    Record,
     Reply,
     ReplyAddress,
     ReplyReceived,
@@ -29,13 +47,8 @@ from tidegate_agents.machine import (
     TimerFired,
     Undeliverable,
 )
-from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
-from tidegate_agents.migration_steps import NewPlace
-from tidegate_agents.neighbours import Neighbours
-from tidegate_agents.preparations import Preparations
-from tidegate_agents.registry import Key
-from tidegate_agents.removals import Removals
-from tidegate_protocol.balancing import Candidate
+from tidegate_protocol.balancing.sessions import Candidate
+from tidegate_protocol.decisions import Rejected, Rejection
 from tidegate_protocol.messages import Capacity, ControlMessage, PublisherHello, RoutesAccepted, RoutesUpdate
 
 R = TypeVar("R", bound=ControlMessage)
@@ -67,8 +80,8 @@ class SessionsStub:
         self.edges: dict[str, str] = {}
         self.candidates: dict[str, tuple[Candidate, ...]] = {}
 
-    def busy(self, edge: str) -> str | None:
-        return f"in session {self.edges[edge]}" if edge in self.edges else None
+    def busy(self, edge: str) -> Rejected | None:
+        return Rejected(edge, Rejection.IN_SESSION, detail=self.edges[edge]) if edge in self.edges else None
 
     def reserve(self, edge: str, session: str) -> None:
         assert edge not in self.edges
@@ -80,6 +93,19 @@ class SessionsStub:
     def remote_answered(self, session: str, candidates: tuple[Candidate, ...]) -> None:
         assert session not in self.candidates, "answered twice"
         self.candidates[session] = candidates
+
+
+class LoadParts:
+    """The parts of a head that watch load and publishers."""
+
+    def __init__(self, context: HeadContext, neighbours: Neighbours) -> None:
+        self.paths = Paths(context)
+        self.publishers = Publishers(context, self.paths)
+        self.defence = Defence(context, self.publishers)
+        self.moves = PublisherMoves(context, neighbours, self.publishers, self.defence)
+        self.arrivals = PublisherArrivals(context, self.moves)
+        self.loads = HeadLoads(context, self.moves, self.arrivals)
+        self.all = (self.publishers, self.paths, self.defence, self.loads, self.moves, self.arrivals)
 
 
 class PartsDriver:
@@ -104,21 +130,24 @@ class PartsDriver:
         self.context = context = HeadContext(config)
         self.neighbours = Neighbours(context)
         self.removals = Removals(context)
-        self.edges = Edges(context, self.removals.remove_orphan)
+        self.edges = Edges(context, self.removals)
         self.preparations = Preparations(context, self.edges, self.removals, self.neighbours)
         self.heard = Heard()
         self.sessions = SessionsStub()
-        self.parts = LoadParts(
-            context,
-            self.neighbours,
-            self.preparations,
-            self.removals,
-            self.heard,
-            self.sessions,
-        )
+        self.parts = parts = LoadParts(context, self.neighbours)
+        self.flood = MarkerFlood(context)
+        self.steps = RemoteSteps(context, self.neighbours, self.removals, self.flood)
+        self.candidates = RemoteCandidates(context, parts.loads)
+        guests = Guests(context, Knowledge(context, self.neighbours))
+        self.room = Room(context, parts.loads, parts.paths, self.sessions)
+        self.endings = Endings(context, self.removals, self.heard, guests)
+        self.acceptances = Acceptances(context, self.preparations, self.sessions, guests, self.endings)
         self.dispatch = Dispatch()
         self.preparations.register(self.dispatch)
-        self.parts.register(self.dispatch)
+        for part in (self.removals, *self.parts.all, self.flood, self.steps, self.candidates):
+            part.register(self.dispatch)
+        for part in (self.room, self.endings, self.acceptances):
+            part.register(self.dispatch)
         self.now = 100.0
         self.silent: set[str] = set()
         """Neighbours that confirm no routes."""
@@ -142,7 +171,7 @@ class PartsDriver:
                 part, subject = context.requests.pop(request_id, ("", ""))
                 dispatch.answer(part, subject, message)
             case Undeliverable(request_id):
-                dispatch.undeliverable(*context.requests.pop(request_id, ("", "")))
+                dispatch.answer(*context.requests.pop(request_id, ("", "")), Silence.ABSENT)
             case TimerFired("tick"):
                 for tick in dispatch.ticks:
                     tick()
@@ -153,7 +182,7 @@ class PartsDriver:
             case ActionFailed(action, problem):
                 dispatch.failure(action, problem)
             case RoutesChanged(change_id):
-                context.change_done(change_id)
+                context.bindings.done(change_id)
             case _:
                 assert dispatch.event(event)
         return self._settle()
@@ -167,16 +196,18 @@ class PartsDriver:
         context = self.context
         done: list[Action] = []
         while True:
+            for found in context.take_found():
+                self.dispatch.event(found)
             for wait in context.waits.take_finished():
                 self.dispatch.wait_live(wait.key, wait.awaiting)
-            context.flush_routes()
+            context.bindings.flush()
             self.neighbours.pump()
             actions = context.take_actions()
             done += actions
             if not actions:
                 break
             for change in of(actions, ChangeRoutes):
-                context.change_done(change.change_id)
+                context.bindings.done(change.change_id)
             for send in of(actions, Send):
                 if isinstance(send.message, RoutesUpdate) and send.to not in self.silent and send.request_id:
                     context.requests.pop(send.request_id)
@@ -214,7 +245,7 @@ class PartsDriver:
         self.context.now = self.now
         round_trip_us = round(round_trip_s * 1e6)
         hello = PublisherHello(publisher=publisher, topics=topics, round_trip_us=round_trip_us)
-        self.parts.publisher_heard(hello)
+        self.parts.publishers.on_hello(hello, None)
         self.context.registry.publisher_heard(publisher, self.now + 1_000.0)
         return self._settle()
 
@@ -242,10 +273,6 @@ def messages(actions: list[Action], kind: type[R]) -> list[R]:
 
 def answers(actions: list[Action], kind: type[R]) -> list[R]:
     return [a.message for a in actions if isinstance(a, Reply) and isinstance(a.message, kind)]
-
-
-def decisions(actions: list[Action], kind: str) -> list[Decision]:
-    return [a.decision for a in actions if isinstance(a, Record) and a.decision.kind == kind]
 
 
 def markers(actions: list[Action]) -> list[PublishMarker]:

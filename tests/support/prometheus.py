@@ -19,7 +19,7 @@ import yaml
 
 from tests.support.containers import docker_problem
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.ports import Ports
+from tidegate_embedded.ports import Ports
 
 IMAGE = "prom/prometheus:v3.5.3"
 ROOT = Path(__file__).parents[2]
@@ -93,6 +93,24 @@ _LABELS = re.compile(r"\{[^}]*\}|\b(?:by|without|on|ignoring|group_left|group_ri
 _NAMES = re.compile(r"\b[a-zA-Z_:][a-zA-Z0-9_:]*\b(?!\s*\()")
 _WORDS = frozenset({"and", "or", "unless", "offset", "bool", "by", "without", "on", "ignoring", "group_left", "inf"})
 _NUMBERS = re.compile(r"\[[^\]]*\]|\boffset\s+\S+|\b\d\S*")
+
+
+def selected(expression: str, label: str) -> list[str]:
+    """What an expression compares a label with: patterns, for `=` and for `=~`."""
+    found = re.findall(rf'\b{label}=(~?)"([^"]*)"', expression)
+    return [value if matched else re.escape(value) for matched, value in found]
+
+
+def alternatives(pattern: str) -> list[str]:
+    """The patterns that `a|b-(c|d)` consists of: `a`, `b-c` and `b-d`."""
+    group = re.search(r"\(([^()]*)\)", pattern)
+    if group is None:
+        return pattern.split("|")
+    before, after = pattern[: group.start()], pattern[group.end() :]
+    whole, _, before = before.rpartition("|")
+    after, _, rest = after.partition("|")
+    inner = [f"{before}{each}{after}" for each in group[1].split("|")]
+    return [*(whole.split("|") if whole else []), *inner, *(alternatives(rest) if rest else [])]
 
 
 def metrics_in(expression: str) -> set[str]:

@@ -12,6 +12,10 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from rabbitmq_stream_source import register
+from tests.support.spark_settings import SETTINGS
+from tidegate_analytics.session import start
+
 JVM_END_S = 30.0
 
 
@@ -48,7 +52,20 @@ def build_session(directory: Path) -> SparkSession:
 @contextmanager
 def spark_session(directory: Path) -> Iterator[SparkSession]:
     """A session, and at the end no JVM."""
-    session = build_session(directory)
+    with _ended(build_session(directory)) as session:
+        yield session
+
+
+@contextmanager
+def shared_session() -> Iterator[SparkSession]:
+    """A session as analytics start theirs, made small, that can read streams; at the end no JVM."""
+    with _ended(start("local[2]", **SETTINGS)) as session:
+        register(session)
+        yield session
+
+
+@contextmanager
+def _ended(session: SparkSession) -> Iterator[SparkSession]:
     gateway = SparkContext._gateway
     assert gateway is not None
     try:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tidegate_brokers.telemetry.reader import EARLIEST, TelemetryReader, reading
-from tidegate_brokers.urls import ServerUrl
+from tidegate_brokers.observe.telemetry.reader import EARLIEST, TelemetryReader, reading
+from tidegate_brokers.settings.urls import ServerUrl
 from tidegate_protocol.telemetry import Record, TelemetryRecord
 
 Kind = TypeVar("Kind", bound=Record)

@@ -53,7 +53,11 @@ class TurnsProxy:
                 near_out.write(self.alter(data))
             near_out.close()
 
-        await asyncio.gather(forward(), backward(), return_exceptions=True)
+        try:
+            await asyncio.gather(forward(), backward(), return_exceptions=True)
+        finally:
+            near_out.close()
+            far_out.close()
 
     def accept(self, near: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
         """Serve one connection, in a task of its own."""

@@ -25,9 +25,9 @@ import httpx
 from tests.support.brokers import RawClient
 from tests.support.control_spy import ControlSpy
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.cluster import BrokerInfo, EmbeddedCluster
-from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
-from tidegate_protocol.balancing import DrainReply, DrainRequest
+from tidegate_embedded.cluster import BrokerInfo, EmbeddedCluster
+from tidegate_embedded.topology import BrokerSpec, ClusterSpec, Topology
+from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
 from tidegate_protocol.messages import ControlMessage, Refusal, StatusReply, StatusRequest
 from tidegate_protocol.names import LINK_PREFIX, MARKER_PREFIX, OUTPUT_PREFIX
 from tidegate_protocol.operations import PauseRequest
@@ -228,6 +228,7 @@ class Arena:
         """The same of everything, once the feeds have ended."""
         await self._until_empty(self.misplaced, "every subscriber is attached exactly once")
         await self._handed_over(None, in_order)
+        assert not self.load.surplus(), f"handed over too often: {self.load.surplus()}"
 
     async def _handed_over(self, until: dict[str, int] | None, in_order: bool) -> None:
         try:

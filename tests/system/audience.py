@@ -3,7 +3,8 @@
     python -m tests.system.audience URL DIRECTORY NAME:PATTERN:DEADLINE […]
 
 One subscriber per argument, each with a file of its name: a line `# run` at each start of the process, then one line
-per message handed to the application, its id, with a star if it was collected from an edge that had been away.
+per message handed to the application, its id (`load` says which that is), with a star if it was collected from an edge
+that had been away.
 A head that can't be reached is tried again. Ends on SIGTERM.
 """
 
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from tests.system.load import orphaned
-from tidegate import AsyncSubscriber, AsyncSubscription, TidegateError
+from tidegate import AsyncSubscriber, AsyncSubscription, Message, TidegateError
+from tidegate_protocol.ids import MessageId
 
 RETRY_S = 0.5
 
@@ -47,8 +49,15 @@ async def subscribed(url: str, name: str, pattern: str, deadline: float) -> tupl
 
 async def take(subscription: AsyncSubscription, book: IO[str]) -> None:
     async for message in subscription:
-        book.write(f"{message.id}{'*' if message.collected else ''}\n")
+        book.write(f"{identity(message)}{'*' if message.collected else ''}\n")
         await message.ack()
+
+
+def identity(message: Message) -> str:
+    body = message.body.decode()
+    if message.id is not None or MessageId.parse(body) is not None:
+        return message.id or body
+    return f"={message.topic}:{body}"
 
 
 async def main(url: str, directory: Path, arguments: list[str]) -> None:

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.support.control_spy import Seen
-from tidegate_protocol.balancing import (
+from tidegate_protocol.balancing.markers import MarkerBind
+from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.sessions import (
     BalanceCandidates,
     BalancePlan,
     BalanceRequest,
     LoadRequest,
-    MarkerBind,
-    MigrateOrder,
-    MigrationReport,
-    MigrationStage,
     SessionNotice,
     SessionPhase,
 )

@@ -2,6 +2,10 @@
 
 Books are read as they grow. What always holds: a line counts once it is whole, because a process may be killed in the
 middle of one; an id in a publisher's book was confirmed by RabbitMQ; an id in a subscriber's book was handed over.
+
+Plain AMQP publishers send no ids. The id of a distinct message is its body. Messages that repeat a few contents have
+the body `<number>/<contents>`; the books know the nth of them as `=<topic>:<n>`. A content that is not the next one is
+out of order, or something before it is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate_protocol.ids import MessageId
+from tidegate_simulator.judging import Judge, Wrong, stream_of
 
 LOG_TAIL_BYTES = 3_000
 PARENT_CHECK_S = 1.0
@@ -38,10 +42,13 @@ class Feed:
     rate_per_s: float
     body_bytes: int
     factor: float = 1.0
+    contents: int | None = None
+    """None: a publisher of the SDK. Otherwise a plain one whose contents repeat after so many, or never (0)."""
 
     @property
     def argument(self) -> str:
-        return f"{self.name}:{self.topic}:{self.rate_per_s}:{self.body_bytes}:{self.factor}"
+        last = self.factor if self.contents is None else self.contents
+        return f"{self.name}:{self.topic}:{self.rate_per_s}:{self.body_bytes}:{last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +88,29 @@ class Handed:
     """What one subscriber was handed, and whatever is wrong with that."""
 
     book: Book
+    judge: Judge = field(default_factory=Judge)
     got: set[str] = field(default_factory=set)
     runs: int = 0
-    doubled: list[str] = field(default_factory=list)
-    disordered: list[str] = field(default_factory=list)
-    _in_this_run: set[str] = field(default_factory=set)
-    _last: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def read(self) -> None:
         for line in self.book.fresh():
             if line.startswith("#"):
                 self.runs += 1
-                self._in_this_run, self._last = set(), {}
                 continue
-            self._note(line)
+            identity = line.rstrip("*")
+            stream, sequence = self._counted(identity) if line.startswith("=") else stream_of(identity)
+            # What waited on an edge that was away comes late and out of order, but is not lost.
+            self.judge.take(stream, sequence, life=self.runs, collected=line.endswith("*"))
+            self.got.add(f"{stream}:{sequence}")
 
-    def _note(self, line: str) -> None:
-        identity = line.rstrip("*")
-        parsed = MessageId.parse(identity)
-        assert parsed is not None, identity
-        if identity in self._in_this_run:
-            self.doubled.append(identity)
-        stream = (parsed.publisher, parsed.topic)
-        # What waited on an edge that was away comes late and out of order, but is not lost.
-        if parsed.sequence <= self._last.get(stream, -1) and not line.endswith("*"):
-            self.disordered.append(f"{identity} after {self._last[stream]}")
-        self._last[stream] = max(parsed.sequence, self._last.get(stream, -1))
-        self._in_this_run.add(identity)
-        self.got.add(identity)
+    def _counted(self, line: str) -> tuple[str, int]:
+        """As which message of its topic one with a repeating content counts: the nearest that has it to the one due."""
+        stream, _, body = line.rpartition(":")
+        number, contents = (int(one) for one in body.split("/"))
+        due = self.judge.following(stream)
+        sequence = due + (number - due) % contents
+        behind = sequence - due > contents // 2 and sequence >= contents
+        return stream, sequence - contents if behind else sequence
 
 
 @dataclass
@@ -138,7 +140,13 @@ class Load:
         self._start(name, "audience", [listener.argument for listener in self.audiences[name]])
 
     def start_feeds(self) -> None:
-        self._start("feeds", "feed", [feed.argument for feed in self.feeds])
+        self._start("feeds", "feed", [feed.argument for feed in self.feeds if feed.contents is None])
+        plain = [feed.argument for feed in self.feeds if feed.contents is not None]
+        if plain:
+            self._start("plain feeds", "plain_feed", plain)
+
+    def stop_feeds(self) -> None:
+        self.stop(name for name in ("feeds", "plain feeds") if name in self.processes)
 
     def _start(self, name: str, module: str, arguments: list[str]) -> None:
         command = [sys.executable, "-m", f"tests.system.{module}", self.url, str(self.directory), *arguments]
@@ -190,23 +198,32 @@ class Load:
         for listener in self.listeners:
             wanted = self.confirmed.get(listener.topic, [])
             wanted = wanted if until is None else wanted[: until.get(listener.topic, 0)]
-            got = self.handed[listener.name].got
-            lacks = [identity for identity in wanted if identity not in got]
+            judge = self.handed[listener.name].judge
+            lacks = [identity for identity in wanted if not judge.came(*stream_of(identity))]
             if lacks:
                 found[listener.name] = lacks
         return found
 
+    def surplus(self) -> dict[str, list[str]]:
+        """Per subscriber what it got more often than it was confirmed; to be asked once the feeds have ended."""
+        self.read()
+        sent = {identity for identities in self.confirmed.values() for identity in identities}
+        return {name: sorted(more) for name, handed in self.handed.items() if (more := handed.got - sent)}
+
     def forget_mishaps(self) -> None:
         self.read()
         for handed in self.handed.values():
-            handed.doubled.clear()
-            handed.disordered.clear()
+            handed.judge.offenders.clear()
 
     def doubled(self) -> dict[str, list[str]]:
-        return {name: handed.doubled for name, handed in self.handed.items() if handed.doubled}
+        return self._offenders(Wrong.DOUBLED)
 
     def disordered(self) -> dict[str, list[str]]:
-        return {name: handed.disordered for name, handed in self.handed.items() if handed.disordered}
+        return self._offenders(Wrong.OUT_OF_ORDER)
+
+    def _offenders(self, wrong: Wrong) -> dict[str, list[str]]:
+        named = {name: handed.judge.offenders.get(wrong, []) for name, handed in self.handed.items()}
+        return {name: offenders for name, offenders in named.items() if offenders}
 
     def dead(self) -> list[str]:
         """Processes that ended by themselves."""

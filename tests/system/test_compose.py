@@ -26,7 +26,7 @@ from tests.support.observing import Seen, check_calls, check_names, check_panels
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber
-from tidegate_cli.load import Load
+from tidegate_experiments.demo.load import Load
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -195,9 +195,9 @@ async def load_on(project: Project, name: str, **sizes: float) -> AsyncIterator[
 async def flows(load: Load, names: Collection[str] | None = None) -> None:
     """Wait until some messages more have come to all subscribers, or to these."""
     watches = [watch for watch in load.watches if names is None or watch.name in names]
-    before = {watch.name: watch.delivered for watch in watches}
+    before = {watch.name: watch.judge.deliveries for watch in watches}
     await eventually(
-        lambda: all(watch.delivered > before[watch.name] + SOME for watch in watches),
+        lambda: all(watch.judge.deliveries > before[watch.name] + SOME for watch in watches),
         f"messages come to {names or 'all'}",
     )
 

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
-from tidegate_brokers.balancing import BalancingOptions
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import BrokerSpec, ClusterSpec, Topology
+from tidegate_brokers.settings.balancing import BalancingOptions
 from tidegate_cli.main import cli
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import BrokerSpec, ClusterSpec, Topology
 
 from .arena import Launch, api
 

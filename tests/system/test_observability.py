@@ -18,10 +18,10 @@ from deploy.grafana import draw
 from tests.support.dashboards import NAMES, panels
 from tests.support.observing import Seen, check_calls, check_names, check_panels, check_rules, wait_for_outcome
 from tests.support.prometheus import Prometheus, Scraped, prometheus
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import TelemetrySpec, Topology
-from tidegate_cli import story
-from tidegate_cli.early_warning import EarlyWarning
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import TelemetrySpec, Topology
+from tidegate_experiments.demo import story
+from tidegate_experiments.demo.early_warning import EarlyWarning
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.docker]
 
@@ -125,10 +125,11 @@ async def test_figures_agree_with_what_happened(seen: Seen) -> None:
 
 
 async def test_dashboards_can_be_drawn(seen: Seen, tmp_path: Path) -> None:
-    for name in DRAWN:
-        variables = {"cluster": ".*", "topic": ".*", "broker": ".*"}
-        window = draw.Window(seen.prometheus.url, seen.began_s, seen.ended_s, seen.scrape_s, variables, seen.rate)
-        await asyncio.to_thread(draw.draw, name, window, tmp_path / f"{name}.png")
-        assert (tmp_path / f"{name}.png").stat().st_size > 20_000
+    variables = {"cluster": ".*", "topic": ".*", "broker": ".*"}
+    with draw.client() as http:
+        window = draw.Window(seen.prometheus.url, seen.began_s, seen.ended_s, seen.scrape_s, variables, seen.rate, http)
+        for name in DRAWN:
+            await asyncio.to_thread(draw.draw, name, window, tmp_path / f"{name}.png")
+            assert (tmp_path / f"{name}.png").stat().st_size > 20_000
     kinds = {name: {panel["type"] for panel in panels(name)} for name in NAMES}
     assert set().union(*kinds.values()) == set().union(*(kinds[name] for name in DRAWN)) == draw.DRAWING.keys()

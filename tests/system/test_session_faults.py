@@ -21,10 +21,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.integration.conftest import launcher
+from tests.support.backends import launcher
 from tests.support.containers import IMAGE, docker_problem
+from tests.support.node_pool import NodePool
 from tests.support.waiting import eventually
-from tidegate_protocol.balancing import BalanceRequest, SessionNotice, SessionPhase
+from tidegate_protocol.balancing.sessions import BalanceRequest, SessionNotice, SessionPhase
 
 from .arena import MOVER, Arena, arena
 from .faults import FAULTS, STEPS, Fault, Roles, Step, break_and_heal, roles
@@ -67,6 +68,7 @@ class Stage:
     Where no RabbitMQ is restarted, all brokers share one: that is quicker, and asks less of the machine.
     """
 
+    pool: NodePool
     directory: Path
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     arena: Arena | None = None
@@ -79,7 +81,7 @@ class Stage:
             await self.stack.aclose()
         if self.arena is None:
             self.boots += 1
-            launch = launcher(backend, self.directory)
+            launch = launcher(backend, self.pool, self.directory)
             made = arena(launch, self.directory / f"load-{self.boots}", EDGES, compact=compact)
             self.arena, self.kind = await self.stack.enter_async_context(made), (backend, compact)
         self.arena.load.forget_mishaps()
@@ -97,8 +99,8 @@ class Stage:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    made = Stage(tmp_path_factory.mktemp("faults"))
+async def stage(pool: NodePool, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    made = Stage(pool, tmp_path_factory.mktemp("faults"))
     try:
         yield made
     finally:

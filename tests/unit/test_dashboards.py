@@ -14,8 +14,9 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from deploy.grafana.make import BOARDS, render
 from tests.support.dashboards import DIRECTORY, NAMES, all_targets, load, panels
-from tests.support.prometheus import PROMETHEUS, RABBITMQ, alerts, metrics_in
-from tidegate_brokers.exporting.reference import exported, families
+from tests.support.prometheus import PROMETHEUS, RABBITMQ, alerts, alternatives, metrics_in, selected
+from tidegate_brokers.observe.exporting.reference import exported, families
+from tidegate_protocol.decisions import BY_KIND, LABELS
 
 ROOT = Path(__file__).parents[2]
 every_dashboard = pytest.mark.parametrize("name", NAMES)
@@ -71,6 +72,31 @@ def test_labels_in_queries_are_labels_that_metrics_have() -> None:
         assert set(re.findall(r"\{\{(\w+)\}\}", target.legend)) <= {
             label for group in by for label in re.findall(r"\w+", group)
         }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "consists_of"),
+    [
+        ("a", ["a"]),
+        ("a|b", ["a", "b"]),
+        ("a-(b|c)|d", ["a-b", "a-c", "d"]),
+        ("x|a-(b|c)-e|d|f", ["x", "a-b-e", "a-c-e", "d", "f"]),
+    ],
+)
+def test_alternatives_are_told_apart(pattern: str, consists_of: list[str]) -> None:
+    assert alternatives(pattern) == consists_of
+
+
+def test_decisions_that_queries_select_are_made() -> None:
+    """A kind that was renamed would leave its panel empty, and its alert silent."""
+    queries = [target.expr for target in all_targets()] + [alert["expr"] for alert in alerts()]
+    of_decisions = [expression for expression in queries if "tidegate_decisions_total" in expression]
+    kinds = [kind for text in of_decisions for found in selected(text, "decision") for kind in alternatives(found)]
+    reasons = [reason for text in of_decisions for found in selected(text, "reason") for reason in alternatives(found)]
+    assert kinds
+    assert reasons
+    assert {kind for kind in kinds if not any(re.fullmatch(kind, known) for known in BY_KIND)} == set()
+    assert {reason for reason in reasons if not any(re.fullmatch(reason, known) for known in LABELS)} == set()
 
 
 @every_dashboard

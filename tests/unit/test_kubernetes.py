@@ -20,8 +20,9 @@ import yaml
 from tests.support.prometheus import promtool
 from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.preparing import Access
-from tidegate_brokers.config import EDGE_HTTP_PORT, HEAD_HTTP_PORT, PROMETHEUS_PORTS, EdgeConfig, HeadConfig
-from tidegate_brokers.settings import variable_name
+from tidegate_brokers.settings.options import EDGE_HTTP_PORT, HEAD_HTTP_PORT, PROMETHEUS_PORTS, EdgeConfig, HeadConfig
+from tidegate_brokers.settings.reading import variable_name
+from tidegate_protocol.form import BODY_BYTES_MAX
 
 ROOT = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
@@ -115,6 +116,7 @@ def test_rabbitmq_is_configured_as_with_docker_compose() -> None:
         for file in (here / "tidegate.conf", there / "rabbitmq.conf")
     ]
     assert settings[0] == settings[1]
+    assert f"max_message_size = {BODY_BYTES_MAX}" in settings[0], "heads take what edges and the SDK take, and no more"
     assert (here / "enabled_plugins").read_text() == (there / "enabled_plugins").read_text()
 
 

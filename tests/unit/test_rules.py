@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.prometheus import PROMETHEUS, RABBITMQ, RULES, alerts, metrics_in, promtool
-from tidegate_brokers.exporting.reference import exported
+from tidegate_brokers.observe.exporting.reference import exported
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = RULES.parent

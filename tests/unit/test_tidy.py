@@ -18,19 +18,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
 
 # Who may import whom. A package that does not exist yet has nothing to break.
 ARROWS: dict[str, set[str]] = {
     "protocol/tidegate_protocol": set(),
     "agents/tidegate_agents": {"tidegate_protocol"},
     "brokers/tidegate_brokers": {"tidegate_protocol", "tidegate_agents"},
+    "embedded/tidegate_embedded": {"tidegate_protocol", "tidegate_brokers"},
     "clients/tidegate": {"tidegate_protocol"},
     "simulator/tidegate_simulator": {"tidegate_protocol", "tidegate_agents", "tidegate"},
+    "experiments/tidegate_experiments": {
+        "rabbitmq_stream_source",
+        "tidegate",
+        "tidegate_agents",
+        "tidegate_analytics",
+        "tidegate_brokers",
+        "tidegate_embedded",
+        "tidegate_protocol",
+        "tidegate_simulator",
+    },
     "analytics/rabbitmq_stream_source": set(),
     "analytics/tidegate_analytics": {"tidegate_protocol", "rabbitmq_stream_source"},
 }
+SDK = "clients/tidegate"
+SDK_OPEN = ("tidegate.__version__.", "tidegate._core.", "tidegate._engine.asking.")
 CLI = "cli/tidegate_cli"
 PACKAGES = {name: ROOT / name for name in (*ARROWS, CLI) if (ROOT / name).is_dir()}
 OURS = {Path(name).name for name in (*ARROWS, CLI)}
@@ -46,6 +59,13 @@ IMPURE_MODULES = frozenset({
 })
 # fmt: on
 IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
+
+RENDERING = ROOT / "protocol" / "tidegate_protocol" / "rendering"
+RENDERERS = frozenset({"sentence", "why", "said"})
+TEXT_READERS = frozenset({
+    "count", "endswith", "find", "index", "partition", "removeprefix", "removesuffix", "rpartition", "split",
+    "splitlines", "startswith",
+})  # fmt: skip
 
 LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 
@@ -85,6 +105,23 @@ def wrong_arrows(package: Path, allowed: set[str]) -> list[str]:
     ]
 
 
+def inner_imports(package: Path) -> list[str]:
+    """Imports from the inside of the SDK: others may use its public names, its pure core, and operators' questions."""
+    return [
+        f"{path.name}:{line}: {package.name} must not import {name}"
+        for path, _, tree in modules(package)
+        for line, name in (*imports(tree), *imported_names(tree, "tidegate"))
+        if name.startswith("tidegate._") and not f"{name}.".startswith(SDK_OPEN)
+    ]
+
+
+def imported_names(tree: ast.Module, module: str) -> Iterator[tuple[int, str]]:
+    """What `from module import …` takes, as modules: `from tidegate import _io` imports `tidegate._io`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module == module:
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
 def impurities(package: Path) -> list[str]:
     found = []
     for path, _, tree in modules(package):
@@ -119,6 +156,37 @@ def long_files(package: Path) -> list[str]:
     ]
 
 
+def is_rendering(node: ast.AST) -> bool:
+    """Whether an expression is what the renderer says of a decision: `why(…)`, `rendering.said(…).what`."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in RENDERERS
+
+
+def readers_of_english(package: Path) -> list[str]:
+    """Where words of the renderer are searched, taken apart or compared with anything but other words of it."""
+    found = []
+    for path, _, tree in modules(package):
+        if RENDERING in path.parents:
+            continue
+        for node in ast.walk(tree):
+            match node:
+                case ast.Compare():
+                    sides = [is_rendering(side) for side in (node.left, *node.comparators)]
+                    reads = any(sides) and not all(sides)
+                case ast.Call(func=ast.Attribute(value=value, attr=method)):
+                    taken_apart = method in TEXT_READERS and is_rendering(value)
+                    reads = taken_apart or (getattr(value, "id", "") == "re" and any(map(is_rendering, node.args)))
+                case _:
+                    reads = False
+            if reads:
+                found.append(f"{path.name}:{node.lineno}: reads what a decision was rendered as; read its fields")  # type: ignore[attr-defined]
+    return found
+
+
 def missing_docstrings(package: Path) -> list[str]:
     return [f"{path.name}: no docstring" for path, _, tree in modules(package) if not ast.get_docstring(tree)]
 
@@ -149,6 +217,11 @@ def test_imports_point_one_way(name: str) -> None:
     assert wrong_arrows(PACKAGES[name], ARROWS[name]) == []
 
 
+@pytest.mark.parametrize("name", sorted(PACKAGES.keys() - {SDK}))
+def test_others_use_the_core_of_the_sdk_and_its_public_names(name: str) -> None:
+    assert inner_imports(PACKAGES[name]) == []
+
+
 def test_agents_are_pure() -> None:
     assert impurities(PACKAGES["agents/tidegate_agents"]) == []
 
@@ -158,9 +231,19 @@ def test_functions_are_short(package: Path) -> None:
     assert long_functions(package) == []
 
 
+def test_tests_are_short_too() -> None:
+    assert long_functions(ROOT / "tests") == []
+    assert long_files(ROOT / "tests") == []
+
+
 @every_package
 def test_files_are_short(package: Path) -> None:
     assert long_files(package) == []
+
+
+@every_package
+def test_nobody_reads_the_words_of_the_renderer(package: Path) -> None:
+    assert readers_of_english(package) == []
 
 
 @every_package
@@ -212,6 +295,11 @@ def arrows_of_a_client(package: Path) -> list[str]:
         (arrows_of_an_agent, "def f():\n    from tidegate_simulator import world\n"),
         (arrows_of_a_client, "import tidegate_brokers\n"),
         (arrows_of_a_client, "import tidegate_agents\n"),
+        (inner_imports, "import tidegate._io.aio\n"),
+        (inner_imports, "from tidegate import _io\n"),
+        (inner_imports, "from tidegate._engine.intake import Intake\n"),
+        (inner_imports, "from tidegate._engine.asking_more import Asking\n"),
+        (inner_imports, "def f():\n    from tidegate._sync_publisher import Publisher\n"),
         (impurities, "import time\n"),
         (impurities, "from os import path\n"),
         (impurities, "import asyncio.subprocess\n"),
@@ -221,6 +309,10 @@ def arrows_of_a_client(package: Path) -> list[str]:
         (long_functions, "def f():\n" + "    pass\n" * FUNCTION_LINES_MAX),
         (long_functions, "class C:\n    async def f(self):\n" + "        pass\n" * FUNCTION_LINES_MAX),
         (long_files, "x = 1\n" * FILE_LINES_MAX),
+        (readers_of_english, "def f(x):\n    return 'moved' in why(x)\n"),
+        (readers_of_english, "def f(x):\n    return rendering.said(x).what == 'is LOW'\n"),
+        (readers_of_english, "def f(x):\n    return sentence(x).split(' ')[0]\n"),
+        (readers_of_english, "def f(x):\n    return re.match('a', why(x))\n"),
         (leftovers, "# TODO: later\n"),
         (leftovers, "raise NotImplementedError\n"),
     ],

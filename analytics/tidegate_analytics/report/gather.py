@@ -1,8 +1,8 @@
-"""From a lake to the material of a report, with Spark: whatever the size of the lake, what comes out is small.
+"""From a lake to the material of a report, with Spark: small, whatever the size of the lake.
 
-What always holds: counts are of everything in the chosen time; of what is drawn, time is cut into at most `WINDOWS_MAX`
-windows, and the brokers, queues, topics, sessions and moves that matter most are chosen by Spark before anything is
-collected. Numbers that a job of ours works out are taken from that job.
+Invariants: counts cover everything in the chosen time. For the drawings, time is cut into at most `WINDOWS_MAX`
+windows, and Spark chooses the brokers, queues, topics, sessions and moves that matter most before anything is
+collected. Numbers that a job works out are taken from that job.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from .loads import Lines, draw_loads, draw_queues
 from .material import Material, MetricError
 from .panels import NARROW, WIDE
 from .predictions import draw_predictions
+from .summary import Fact, facts, length, plural, sentences
 from .timeline import draw_timeline
-from .words import Fact, facts, length, plural, sentences
 
 _STYLE: Final = """
 :root { color-scheme: light; }
@@ -171,7 +171,7 @@ def _predictions(material: Material) -> str:
     if not material.predictions:
         if not material.sessions:
             return _nothing(heading, "There was no session, so nothing was predicted.")
-        why = "Sessions there were, but no effect was both predicted and measured: nobody was moved, or the time ended "
+        why = "There were sessions, but no effect was both predicted and measured: nobody was moved, or the time ended "
         return _nothing(heading, why + "before the moved load could show.")
     caption = (
         "Utilizations after a session, as it had predicted them and as they were measured. On the diagonal: right."
@@ -208,7 +208,7 @@ def _correlation(material: Material) -> str:
     outlined = (
         f"Outlined are the {plural(pairs, 'pair')} that neither chance nor drift can explain."
         if pairs
-        else "No pair is outlined: all that is seen here chance, drift or a single event could explain."
+        else "No pair is outlined: chance, drift or a single event could explain all that is seen here."
     )
     caption = (
         f"Correlation of publication rates over {found.windows} windows of {length(found.window_s)}; red rise "

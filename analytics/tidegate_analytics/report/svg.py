@@ -1,7 +1,7 @@
 """SVG by hand: a canvas, scales, and ticks that people like. Knows nothing of what is drawn.
 
-What always holds: text that comes from outside is escaped; numbers have two decimals at most, so that pages stay small;
-what lies beyond a scale is drawn at its end and never outside of the picture.
+Invariants: text that comes from outside is escaped. Numbers have two decimals at most, so that pages stay small. A
+value beyond a scale is drawn at its end and never outside of the picture.
 """
 
 from __future__ import annotations

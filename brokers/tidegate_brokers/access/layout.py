@@ -35,14 +35,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from itertools import permutations
+from dataclasses import replace
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from ..config import Name, Options
 from ..errors import TopologyError
+from ..settings.options import Name, Options
 from .names import owns
 from .roles import (
     Account,
@@ -52,6 +53,7 @@ from .roles import (
     edge_at_head,
     head_account,
     link_at_edge,
+    link_at_head,
     neighbour_at_head,
     operator_at_head,
     subscriber_at_edge,
@@ -176,8 +178,19 @@ class Layout(Options):
         return tuple(other for other in self.head if other.name in linked)
 
     def accounts(self, place: HeadPlace | EdgePlace) -> tuple[Account, ...]:
-        """Everybody who has to do with this broker's RabbitMQ."""
-        return tuple(self._at_head(place) if isinstance(place, HeadPlace) else self._at_edge(place))
+        """Everybody who has to do with this broker's RabbitMQ.
+
+        Rights belong to a virtual host, but tags to a whole RabbitMQ: where brokers share one, an account has the tags
+        of all its roles there, whichever definitions are read last.
+        """
+        shared = [other for other in self.places if (other.host, other.port) == (place.host, place.port)]
+        tags: dict[str, set[str]] = {}
+        for account in chain.from_iterable(map(self._roles, shared)):
+            tags.setdefault(account.user, set()).update(account.tags)
+        return tuple(replace(account, tags=tuple(sorted(tags[account.user]))) for account in self._roles(place))
+
+    def _roles(self, place: HeadPlace | EdgePlace) -> Iterator[Account]:
+        return self._at_head(place) if isinstance(place, HeadPlace) else self._at_edge(place)
 
     def _at_head(self, head: HeadPlace) -> Iterator[Account]:
         yield head_account(head.name)
@@ -186,6 +199,7 @@ class Layout(Options):
                 yield edge_at_head(edge.name, head.cluster)
         for neighbour in self.neighbours(head):
             yield neighbour_at_head(neighbour.name, head.name, head.cluster)
+            yield link_at_head(neighbour.name)
         for client in self.client:
             yield client_at_head(client.name, publishes=client.publish)
         for operator in self.operator:

@@ -9,8 +9,8 @@
     DIR/SECRET/password            for something that is not RabbitMQ
     DIR/prometheus/JOB.json        for Prometheus (file_sd_configs): every process, every RabbitMQ, and whose they are
 
-What always holds: nothing is written before everything was checked, so that a setting that does not fit leaves no half
-of a cluster; a password that an operator chose is taken only if it is worth the name; no password is ever logged.
+Invariants: nothing is written before everything was checked, so that a wrong setting never leaves half a cluster. A
+password that an operator chose has at least 12 characters and is not the user's name. No password is ever logged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..config import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
 from ..errors import ConfigurationError
-from ..settings import ENVIRONMENT_PREFIX, load_values, secret_from
-from ..urls import DEFAULT_PORTS, ServerUrl
+from ..settings.options import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
+from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
+from ..settings.urls import DEFAULT_PORTS, ServerUrl
 from .definitions import account_definitions, exchange_definitions
 from .layout import EdgePlace, HeadPlace, Layout
 from .roles import broker_user, link_user
@@ -101,7 +101,7 @@ class Access:
             inside = self._url(self._layout.head[0], user)
             files.append((self._directory / user / "url", self.url(user).reveal() + "\n", PRIVATE))
             files.append((self._directory / user / "url-inside", inside + "\n", PRIVATE))
-        # Whoever reads those runs as another user; each lies in a folder of its own, to be given to nobody else.
+        # Their readers run as other users; each file lies in a folder of its own, to be given to its reader alone.
         files += [
             (self._directory / secret.name / "password", self._passwords[secret.name] + "\n", PUBLIC)
             for secret in self._layout.secret
@@ -190,7 +190,7 @@ class Access:
         return {"targets": [f"{host}:{port}"], "labels": labels}
 
     def _head(self, head: HeadPlace) -> dict[str, Any]:
-        user = broker_user(head.name)
+        user, link = broker_user(head.name), link_user(head.name)
         return {
             "name": head.name,
             "cluster": head.cluster,
@@ -198,7 +198,8 @@ class Access:
             "client_names": "own",
             **self._broker_tls(),
             "neighbours": [
-                {"name": other.name, "url": self._url(other, user)} for other in self._layout.neighbours(head)
+                {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
+                for other in self._layout.neighbours(head)
             ],
         }
 

@@ -1,14 +1,17 @@
 """The accounts of each part on each RabbitMQ, and the least rights with which it works.
 
 RabbitMQ grants rights per virtual host by three regular expressions over names of exchanges and queues (configure,
-write, read), and on a topic exchange by two over routing keys (docs/adr/0008). What always holds:
+write, read), and on a topic exchange by two over routing keys (docs/adr/0008).
+
+Invariants:
 
 - no client may write to the default exchange: it would reach any queue there is, past every other rule;
 - a client may bind its own queue to the key of its own orders, and to nothing else;
 - on an edge a subscriber may read output queues of its own name and of names that begin with it and a hyphen;
-- accounts of brokers have a dot in their names, which no client's name has.
+- accounts of brokers and of links have a dot in their names, which no client's name has;
+- an account that may pass on the `user_id` of others (`impersonator`) delivers data, and can do nothing else.
 
-Whether a request to a head names a client that is its sender's is not RabbitMQ's to know: `names.py` is, for the head.
+RabbitMQ can't know whether a request to a head names a client of its sender; the head checks that with `names.py`.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ from tidegate_protocol.names import (
     pie_global_key,
     pie_local_key,
 )
+from tidegate_protocol.topics import WORDS_MAX
 
-from ..fences import FENCE_PREFIX
+from ..plane.fences import FENCE_PREFIX
 
 NOTHING: Final = "^$"
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -48,8 +52,15 @@ GENERATED: Final = "amq\\.gen-.*"
 """Queues that RabbitMQ names. Those of clients are exclusive: no other connection may use them, whatever its rights."""
 RESERVED_TOPICS: Final = "tidegate."
 """Markers and fences have such keys; publishers must not."""
+PUBLISHED_TOPICS: Final = f"^(?!{re.escape(RESERVED_TOPICS)})[^.]*(\\.[^.]*){{0,{WORDS_MAX - 1}}}$"
+"""Bounded in words for clients that do without the SDK as well: a topic exchange takes its time for long topics."""
 BROKER_TAGS: Final = ("monitoring", "policymaker")
 """To read listings and to set policies and shovels."""
+LINK_TAGS: Final = ("impersonator",)
+"""A shovel copies the property `user_id`, and RabbitMQ refuses another account's: the shovel would try the same message
+for ever, and everything behind it would wait. With this tag the publisher's account arrives as it was checked at the
+head.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ def broker_user(broker: str) -> str:
 
 
 def link_user(head: str) -> str:
-    """The account with which a head's RabbitMQ forwards to an edge."""
+    """The account with which a head's RabbitMQ forwards, to its edges and to its neighbours."""
     return f"link.{head}"
 
 
@@ -128,13 +139,22 @@ def edge_at_head(edge: str, cluster: str) -> Account:
 
 
 def neighbour_at_head(neighbour: str, head: str, cluster: str) -> Account:
-    """A neighbouring head: its process asks, its RabbitMQ forwards into the exchange made for it."""
+    """A neighbouring head's process: it asks and reports."""
     return Account(
         broker_user(neighbour),
         configure=_exactly(CONTROL_EXCHANGE),
-        write=_exactly(CONTROL_EXCHANGE, ingress_exchange(neighbour)),
+        write=_exactly(CONTROL_EXCHANGE),
         topics=(TopicRights(CONTROL_EXCHANGE, _exactly(broker_key(head), pie_global_key(cluster)), NOTHING),),
     )
+
+
+def link_at_head(neighbour: str) -> Account:
+    """What comes over the link from a neighbouring head, into the exchange made for it.
+
+    No right here depends on a key: RabbitMQ 4 checks the keys in `CC`, too, and a key that a link may not write would
+    stop the link.
+    """
+    return Account(link_user(neighbour), write=_exactly(ingress_exchange(neighbour)), tags=LINK_TAGS)
 
 
 def client_at_head(user: str, *, publishes: bool) -> Account:
@@ -143,7 +163,7 @@ def client_at_head(user: str, *, publishes: bool) -> Account:
     orders = f"^{re.escape(client_key(''))}{_names_of(user)}(~[0-9a-z]+)?$"
     topics = [TopicRights(CONTROL_EXCHANGE, _exactly(HOM_KEY, ANSWER_KEY), orders)]
     if publishes:
-        topics.append(TopicRights(PUBLISH_EXCHANGE, f"^(?!{re.escape(RESERVED_TOPICS)})", NOTHING))
+        topics.append(TopicRights(PUBLISH_EXCHANGE, PUBLISHED_TOPICS, NOTHING))
     return Account(
         user,
         configure=f"^{GENERATED}$",
@@ -154,7 +174,7 @@ def client_at_head(user: str, *, publishes: bool) -> Account:
 
 
 def operator_at_head(user: str) -> Account:
-    """Somebody who looks, pauses and drains, and may read telemetry."""
+    """The account of an operator, who looks, pauses and drains, and may read telemetry."""
     return Account(
         user,
         write=_exactly(CONTROL_EXCHANGE),
@@ -165,7 +185,7 @@ def operator_at_head(user: str) -> Account:
 
 
 def analyst_at_head(user: str) -> Account:
-    """Whoever reads telemetry."""
+    """The account of an analyst, who reads telemetry."""
     return Account(user, read=_exactly(TELEMETRY_STREAM))
 
 
@@ -180,8 +200,8 @@ def edge_account(edge: str) -> Account:
 
 
 def link_at_edge(head: str) -> Account:
-    """What comes over the link from the head."""
-    return Account(link_user(head), write=_exactly(DELIVER_EXCHANGE))
+    """What comes over the link from the head; no right depends on a key, as in `link_at_head`."""
+    return Account(link_user(head), write=_exactly(DELIVER_EXCHANGE), tags=LINK_TAGS)
 
 
 def subscriber_at_edge(user: str) -> Account:

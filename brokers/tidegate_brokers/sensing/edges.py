@@ -1,10 +1,10 @@
 """The sample of an edge: what each subscription gets, loses and has waiting, all seen at one moment.
 
-What always holds:
+Invariants:
 
-- a queue that RabbitMQ has not told about yet is not in the sample, and one that is gone is forgotten;
-- rates are those between two answers, so that the first answer gives no sample. What the edge as a whole carries is
-  told over two periods: RabbitMQ reads its counters somewhere between question and answer, which over one period is an
+- a queue that RabbitMQ has not listed yet is not in the sample, and a queue that is gone is forgotten;
+- rates are taken between two answers, so that the first answer gives no sample. The rates of the edge as a whole are
+  taken over two periods: RabbitMQ reads its counters somewhere between question and answer, which over one period is an
   error of several per cent, and in the next one the opposite error. Where the two differ by more than that, the load
   has changed, somewhere in the second of them: that one and the next count alone;
 - sizes are bytes on the wire: what bodies have plus what AMQP adds to each delivery. A queue found empty keeps the
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_agents.machine import EdgeSampled
-from tidegate_agents.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_protocol.messages import Capacity, Subscription
 from tidegate_protocol.names import DELIVER_EXCHANGE, OUTPUT_PREFIX
 
 from .exposition import ACKED, CONSUMERS, MESSAGE_BYTES, MESSAGES, OLDEST, READY, UNACKED, Exposition
-from .queues import Differences, Held
+from .queues import DepthEstimate, Differences
 from .trips import SubscriberTrip
 from .wire import wire_overhead_bytes
 
@@ -44,7 +44,7 @@ CHANGED_SHARE: Final = 0.15
 class _Output:
     """One output queue, followed."""
 
-    held: Held = field(default_factory=Held)
+    held: DepthEstimate = field(default_factory=DepthEstimate)
     trip: SubscriberTrip = field(default_factory=SubscriberTrip)
     body_bytes: float | None = None
     seen: float = 0.0

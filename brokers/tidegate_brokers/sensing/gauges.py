@@ -1,4 +1,4 @@
-"""What was sensed, as metrics of our own, made when somebody asks for them and not before.
+"""What was sensed, as metrics of our own, made when Prometheus asks for them and not before.
 
 Labels are bounded: of the output queues only so many as configured, those with the largest depth first; brokers are
 those of the configuration.
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidegate_agents.metrics import BrokerSample, SubscriptionSample
+from tidegate_agents.load.metrics import BrokerSample, SubscriptionSample
 
 from .trips import ProbedTrip
 
@@ -46,7 +46,7 @@ class SensingMetrics:
 
 @dataclass(slots=True)
 class Sensed:
-    """The latest of everything, for whoever asks."""
+    """The latest of every value, for Prometheus."""
 
     broker: BrokerSample | None = None
     subscriptions: tuple[SubscriptionSample, ...] = ()

@@ -3,7 +3,7 @@
 RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. What
 always holds:
 
-- a report stands for its publisher until the next one, or until it is too old: whoever stops publishing is at 0 soon.
+- a report stands for its publisher until the next one, or until it is too old: a publisher that stops is at 0 soon.
   It is news once: a sample says for whom an older one stands;
 - a rate is never taken over less than a second: the last report before a goodbye may cover a few milliseconds, and a
   handful of messages in that time is no flood;
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.machine import HeadSampled
-from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
 from tidegate_protocol.messages import TOPICS_PER_PUBLISHER_MAX, Capacity, PublisherReport
 from tidegate_protocol.names import INGRESS_PREFIX, LINK_PREFIX, PUBLISH_EXCHANGE
 
@@ -37,18 +37,18 @@ REPORTED_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Stream:
+class _ReportedStream:
     """What one publisher sends on one topic, by its latest report."""
 
     sample: PublisherSample
     until_s: float
 
 
-class PublisherBook:
+class LatestReports:
     """The latest reports of all publishers."""
 
     def __init__(self) -> None:
-        self._streams: dict[str, dict[str, _Stream]] = {}
+        self._streams: dict[str, dict[str, _ReportedStream]] = {}
         self._news: set[str] = set()
         """Those of them who have reported since `take_unheard`."""
         self._count = 0
@@ -69,7 +69,7 @@ class PublisherBook:
                 count.bytes / count.messages + wire_overhead_bytes(count.topic),
                 report.round_trip_us / 1e6,
             )
-            kept[count.topic] = _Stream(sample, now_s + max(REPORT_AGE_MAX_S, 2.0 * elapsed_s))
+            kept[count.topic] = _ReportedStream(sample, now_s + max(REPORT_AGE_MAX_S, 2.0 * elapsed_s))
         self._put(report.publisher, kept)
         if kept:
             self._news.add(report.publisher)
@@ -88,7 +88,7 @@ class PublisherBook:
         self._news.clear()
         return unheard
 
-    def _put(self, publisher: str, streams: dict[str, _Stream]) -> None:
+    def _put(self, publisher: str, streams: dict[str, _ReportedStream]) -> None:
         self._count += len(streams) - len(self._streams.pop(publisher, {}))
         if streams:
             self._streams[publisher] = streams
@@ -102,7 +102,7 @@ class HeadSampler:
     def __init__(self, broker: str, capacity: Capacity) -> None:
         self._broker = broker
         self._capacity = capacity
-        self.publishers = PublisherBook()
+        self.publishers = LatestReports()
         self._enqueued, self._published, self._forwarded = Differences(), Differences(), Differences()
         self._moment_s: float | None = None
         self._link_bytes: dict[str, float] = {}

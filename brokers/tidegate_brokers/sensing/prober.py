@@ -1,7 +1,7 @@
 """Probes between broker processes, and what else on the control plane is for the eyes and not for the agent.
 
 A `Switchboard` stands between the control channels and the agent's runtime: probes are answered here at once, answers
-to ours and the reports of clients go to whoever senses or writes telemetry, everything else goes on to the agent
+to ours and the reports of clients go to the sensor and to telemetry, everything else goes on to the agent
 unchanged. At most one probe per target is under way; one that is not answered is forgotten with the next.
 """
 
@@ -26,7 +26,7 @@ UNWANTED_AFTER_US: Final = 300 * MICROSECONDS
 
 
 @dataclass(slots=True)
-class _Target:
+class _ProbeTarget:
     trip: ProbedTrip
     request_id: str = ""
     sent_s: float = 0.0
@@ -42,7 +42,7 @@ class Prober:
         """`targets`: how a request with an id is sent, by name of the broker. `clock`: monotonic."""
         self._send = dict(targets)
         self._clock = clock
-        self._targets = {name: _Target(ProbedTrip()) for name in self._send}
+        self._targets = {name: _ProbeTarget(ProbedTrip()) for name in self._send}
         self._count = 0
 
     def probe(self) -> None:
@@ -82,7 +82,7 @@ class Switchboard:
         self.prober: Prober | None = None
         self.reported: Callable[[PublisherReport], None] = _ignored
         self.subscriber_reported: Callable[[SubscriberReport], ReportTaken] | None = None
-        """Who takes the reports of subscribers; None where nobody wants any."""
+        """Takes the reports of subscribers; None on an edge, to which they are not sent."""
 
     def post(self, event: Event) -> None:
         """Take one event."""

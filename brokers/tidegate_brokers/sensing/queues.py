@@ -1,14 +1,14 @@
 """From RabbitMQ's counters to rates, and to how many messages a queue holds at the very moment of the counters.
 
-What RabbitMQ tells is of two ages. Counters of channels (enqueued, acknowledged) are up to date. What a queue holds
+RabbitMQ's answers mix two ages. Counters of channels (enqueued, acknowledged) are up to date. What a queue holds
 (ready, unacknowledged) is what the queue said at its last tick, up to `STATISTICS_AGE_MAX_S` ago, the same number in
 several answers if need be. But a queue holds what came minus what went, plus a constant that only a lost count or a
 dropped message changes. That constant is learned from every answer, and makes the two ages one:
 
     held now = constant + enqueued − acknowledged, and within what the last tick allows
 
-What always holds: a counter that restarts (its channel was closed) never makes a negative rate; the first answer gives
-no rate at all; rate and depth of a queue belong to the same moment, and a repeated tick does not look like a rate of 0.
+Invariants: a counter that restarts (its channel was closed) never makes a negative rate. The first answer gives no rate
+at all. Rate and depth of a queue belong to the same moment, and a repeated tick does not look like a rate of 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Differences:
 
 
 @dataclass(slots=True)
-class Held:
+class DepthEstimate:
     """What one queue holds, at the moment of the last answer."""
 
     balance: float = 0.0

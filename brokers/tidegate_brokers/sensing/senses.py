@@ -10,19 +10,19 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from tidegate_agents.edge import EdgeAgent
+from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.machine import Event, ReplyAddress
 from tidegate_protocol.messages import ControlMessage, PublisherReport
 
-from ..config import EdgeConfig, HeadConfig
-from ..edge_plane import EdgePlane
-from ..management import Management
+from ..plane.edge import EdgePlane
+from ..rabbit.management import Management
+from ..settings.options import EdgeConfig, HeadConfig
 from .edges import EdgeSampler
 from .gauges import Sensed, SensedCollector, SensingMetrics
 from .heads import HeadSampler
 from .prober import Prober, Switchboard
 from .sensor import AlarmWatch, Sensor, watch_alarms
-from .source import EDGE_FAMILIES, HEAD_FAMILIES, Answer, MetricsSource
+from .source import EDGE_FAMILIES, HEAD_FAMILIES, MetricsSource, Scrape
 
 HEAD_ROUND_TRIP_S_DEFAULT: Final = 0.0
 """Until the first probe is back, which takes one round trip."""
@@ -80,7 +80,7 @@ def edge_senses(
     sampler = EdgeSampler(config.name, config.capacity, SUBSCRIBER_ROUND_TRIP_S_DEFAULT)
     sensed = Sensed()
 
-    def taken(answer: Answer) -> None:
+    def taken(answer: Scrape) -> None:
         trips = senses.prober.round_trips_s if senses.prober is not None else {}
         head_trip_s = trips.get("head", HEAD_ROUND_TRIP_S_DEFAULT)
         reading = sampler.taken(
@@ -112,7 +112,7 @@ def head_senses(
     sampler = HeadSampler(config.name, config.capacity)
     sensed = Sensed()
 
-    def taken(answer: Answer) -> None:
+    def taken(answer: Scrape) -> None:
         trips = senses.prober.round_trips_s if senses.prober is not None else {}
         sample = sampler.taken(answer.exposition, answer.moment_s, trips)
         if sample is not None:
@@ -139,7 +139,7 @@ def _senses(
     config: HeadConfig | EdgeConfig,
     families: tuple[str, ...],
     queues: Callable[[], int],
-    taken: Callable[[Answer], None],
+    taken: Callable[[Scrape], None],
     post: Callable[[Event], None],
     management: Management,
     registry: CollectorRegistry,

@@ -1,11 +1,11 @@
 """The loop of sensing: once per period ask RabbitMQ, make a sample, hand it to the agent.
 
-What always holds:
+Invariants:
 
-- a period in which RabbitMQ's metrics can't be had gives no sample, never one of zeros. It is counted, and logged when
-  it begins and when it is over; without samples an agent's reports expire by themselves;
-- a request that takes longer than a period delays the next one, and two never run at once; one that the agent wants
-  sooner than a period after the last one moves those after it, so there are hardly more of them;
+- a period in which RabbitMQ's metrics can't be read gives no sample, never a sample of zeros. Such periods are counted,
+  and the first and the last of them are logged; without samples an agent's reports expire by themselves;
+- a request that takes longer than a period delays the next one, and two requests never run at once. A request that the
+  agent wants sooner shifts the following ones, so that there are hardly more of them;
 - sizes of messages, which cost RabbitMQ and us more to tell than all the rest, are asked for less often where there are
   many queues.
 """
@@ -21,9 +21,9 @@ from typing import Final
 from tidegate_agents.machine import AlarmsSeen, Event
 
 from ..errors import RabbitError
-from ..management import Management
+from ..rabbit.management import Management
 from .gauges import ALARMS, SensingMetrics
-from .source import Answer, MetricsSource
+from .source import MetricsSource, Scrape
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Sensor:
         families: tuple[str, ...],
         period_s: float,
         queues: Callable[[], int],
-        taken: Callable[[Answer], None],
+        taken: Callable[[Scrape], None],
         metrics: SensingMetrics,
     ) -> None:
         """`queues`: how many there are. `taken`: makes the sample and hands it on."""
@@ -95,12 +95,12 @@ class Sensor:
     def _failed(self, error: RabbitError) -> None:
         self._metrics.failures.inc()
         if self.problem is None:
-            log.warning("load is not sensed: %s", error)
+            log.warning("cannot read RabbitMQ metrics; load sampling suspended: %s", error)
         self.problem = str(error)
 
     def _worked(self) -> None:
         if self.problem is not None:
-            log.info("load is sensed again")
+            log.info("RabbitMQ metrics can be read again; load sampling resumed")
         self.problem = None
 
 
@@ -124,12 +124,16 @@ class AlarmWatch:
             try:
                 self._noted(await self._alarms())
             except RabbitError as error:
-                log.debug("alarms are not known: %s", error)
+                log.debug("cannot read the alarms of RabbitMQ; the last known ones hold: %s", error)
             await asyncio.sleep(ALARMS_EVERY_S)
 
     def _noted(self, raised: frozenset[str]) -> None:
         for resource in sorted(raised - self.raised):
-            log.error("RabbitMQ has an alarm and blocks publishers: %s", resource, extra={"resource": resource})
+            log.error(
+                "RabbitMQ has an alarm and blocks publishers until it is over: %s",
+                resource,
+                extra={"resource": resource},
+            )
         for resource in sorted(self.raised - raised):
             log.info("RabbitMQ's alarm is over: %s", resource, extra={"resource": resource})
         if raised != self.raised:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import httpx
 
 from ..errors import PluginMissing, RabbitBadAnswer, RabbitDenied, RabbitUnreachable, RabbitUntrusted
-from ..tls import refusal
-from ..urls import ServerUrl
+from ..settings.tls import refusal
+from ..settings.urls import ServerUrl
 from .exposition import Exposition, ExpositionReader
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -33,7 +33,7 @@ IMPLIED: Final = {SIZES: "queue_consumer_count"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Scrape:
     """What RabbitMQ said, and when, by the event loop's clock."""
 
     exposition: Exposition
@@ -62,7 +62,7 @@ class MetricsSource:
         """Close the connection."""
         await self._http.aclose()
 
-    async def ask(self, families: tuple[str, ...], *, sizes: bool) -> Answer:
+    async def ask(self, families: tuple[str, ...], *, sizes: bool) -> Scrape:
         """Counters of these families; with `sizes`, what the messages of each queue amount to as well."""
         wanted = [family for family in families if not (sizes and family == IMPLIED[SIZES])] + [SIZES] * sizes
         query = "&".join(f"family={family}" for family in wanted)
@@ -86,4 +86,4 @@ class MetricsSource:
         if response.status_code != httpx.codes.OK:
             raise RabbitUnreachable(self.where, f"metrics failed with {response.status_code}", REMEDY)
         content = response.content
-        return Answer(self._reader.read(content.decode(errors="replace")), moment_s, len(content))
+        return Scrape(self._reader.read(content.decode(errors="replace")), moment_s, len(content))

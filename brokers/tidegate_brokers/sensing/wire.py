@@ -10,17 +10,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from tidegate_protocol.form import PUBLISHED_HEADER
+from tidegate_protocol.amqp.publications import delivery_overhead_bytes
 from tidegate_protocol.names import DELIVER_EXCHANGE
 
-FRAME_BYTES: Final = 8
-"""Type, channel, length and end of a frame; a delivery has three of them."""
-METHOD_BYTES: Final = 4 + 1 + 8 + 1 + 1 + len(DELIVER_EXCHANGE) + 1
-"""basic.deliver without the consumer's tag and the topic."""
-HEADER_BYTES: Final = 14 + (4 + 1 + len(PUBLISHED_HEADER) + 1 + 8) + 1 + 1 + 2 + 8
-"""Class, size and flags; the table with the publish time; delivery mode; the marks in the id; the timestamp."""
+ID_MARKS_BYTES: Final = 2
+"""The marks between the parts of an id."""
 NAMES_BYTES: Final = 22
-"""Publisher's id, sequence and consumer's tag together, as they usually are."""
+"""Publisher's id, sequence and consumer's tag together, as they usually are; all counted as the id's."""
 ANY_WORD_BYTES: Final = 6
 """What `*` stands for, usually."""
 ANY_WORDS_BYTES: Final = 10
@@ -33,4 +29,5 @@ def wire_overhead_bytes(pattern: str) -> int:
     words = pattern.split(".")
     sizes = {"*": ANY_WORD_BYTES, "#": ANY_WORDS_BYTES}
     topic = sum(sizes.get(word, len(word)) for word in words) + len(words) - 1
-    return 3 * FRAME_BYTES + METHOD_BYTES + HEADER_BYTES + NAMES_BYTES + 2 * topic
+    message_id = topic + ID_MARKS_BYTES + NAMES_BYTES
+    return delivery_overhead_bytes(len(DELIVER_EXCHANGE), topic, message_id, consumer_tag=0)

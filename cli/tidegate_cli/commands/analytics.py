@@ -18,7 +18,9 @@ from tidegate_analytics.errors import InvalidOption
 from tidegate_analytics.session import DEFAULT_MASTER, check_prerequisites, start
 
 from ..console import URL_VARIABLE, err, json_option, out, print_json, progress, run
+from ..demo_narration import AnalyticsTelling
 from ..exit_codes import ExitCode
+from ..result_files import out_option
 from .analytics_publish import command as publish_command
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ _COLUMNS_SHOWN: Final = 8
 _WIDE_ROWS_SHOWN: Final = 4
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
 _MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+_master_option = click.option(
+    "--master", default=DEFAULT_MASTER, show_default=True, metavar="URL", help="Spark's master."
+)
 
 
 @click.group("analytics")
@@ -58,7 +63,7 @@ command.add_command(publish_command)
     "`balance`. May be repeated. A lake knows heads by their names, or else addresses: keep them.",
 )
 @click.option("--out", "out_path", required=True, metavar="DIR", help="Where tables are written; for `lake`, the lake.")
-@click.option("--master", default=DEFAULT_MASTER, show_default=True, metavar="URL", help="Spark's master.")
+@_master_option
 @click.option("--follow", is_flag=True, help="With --url: go on until Ctrl-C, instead of up to what is there now.")
 @click.option("--since", type=_DAY, help="With --lake: the first day, UTC.")
 @click.option("--until", type=_DAY, help="With --lake: the last day, UTC.")
@@ -109,16 +114,13 @@ def run_job(job: str, urls: tuple[str, ...], lake_path: str | None, **given: Any
 
 @command.command("report")
 @click.option("--lake", "lake_path", required=True, metavar="DIR", help="A lake, or the --out of an experiment.")
-@click.option(
-    "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Where report.html is written.",
-)  # fmt: skip
+@out_option("Where report.html is written.", required=True, metavar="DIR")
 @click.option("--title", help="Heading of the page. [default: Tidegate, and the name of the lake]")
 @click.option(
     "--since", type=_MOMENT, metavar="DAY[THH:MM]", help="Only what happened from then on: a day or a time, UTC."
 )
 @click.option("--until", type=_MOMENT, metavar="DAY[THH:MM]", help="Only what happened up to then; a day is included.")
-@click.option("--master", default=DEFAULT_MASTER, show_default=True, metavar="URL", help="Spark's master.")
+@_master_option
 @json_option
 def report(
     lake_path: str,
@@ -134,8 +136,8 @@ def report(
     The page needs nothing else and fetches nothing: keep it, send it, print it.
     """
     check_prerequisites()
-    from tidegate_agents.metrics import Metric, Role
-    from tidegate_agents.states import THRESHOLDS
+    from tidegate_agents.load.metrics import Metric, Role
+    from tidegate_agents.load.states import THRESHOLDS
     from tidegate_analytics.report.gather import Choice
     from tidegate_analytics.report.loads import Lines
     from tidegate_analytics.report.writing import check_choice, prepare, write_report
@@ -164,10 +166,7 @@ def report(
 
 
 @command.command("demo")
-@click.option(
-    "--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("tidegate-report"), metavar="DIR",
-    show_default=True, help="Where report.html is written.",
-)  # fmt: skip
+@out_option("Where report.html is written.", default=Path("tidegate-report"), show_default=True, metavar="DIR")
 @click.option(
     "--steady", type=click.FloatRange(3, 300), default=25, show_default=True, help="Seconds before the burst."
 )
@@ -181,8 +180,8 @@ def demo(folder: Path, steady: float, burst: float, as_json: bool) -> None:
     """
     check_prerequisites()
     from tidegate_analytics.report.writing import prepare
-
-    from ..analytics_demo import run_demo
+    from tidegate_experiments.demo.analytics import run_analytics_demo
+    from tidegate_experiments.demo.story import JOINING_S
 
     prepare(folder)
 
@@ -190,8 +189,9 @@ def demo(folder: Path, steady: float, burst: float, as_json: bool) -> None:
         if not as_json:
             out().print(escape(text), soft_wrap=True)
 
+    burst_at_s = JOINING_S + steady
     with progress(quiet=as_json) as on_step:
-        shown = run(run_demo(folder, steady, burst, say, on_step))
+        shown = run(run_analytics_demo(folder, burst_at_s, burst_at_s + burst, AnalyticsTelling(say), on_step))
     totals, windows = shown.written.material.totals, shown.windows
     if as_json:
         found = {"windows": [asdict(one) for one in windows], "totals": asdict(totals)}
@@ -209,7 +209,7 @@ def demo(folder: Path, steady: float, burst: float, as_json: bool) -> None:
 
 def _tell(material: Material) -> None:
     """The sentences of the page."""
-    from tidegate_analytics.report.words import sentences
+    from tidegate_analytics.report.summary import sentences
 
     for sentence in sentences(material):
         out().print(escape(sentence), soft_wrap=True)

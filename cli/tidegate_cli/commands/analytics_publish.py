@@ -14,16 +14,17 @@ import click
 from click.core import ParameterSource
 
 from tidegate import Refused, TidegateError
+from tidegate._engine.asking import Asking
 from tidegate_analytics.errors import InvalidOption
 from tidegate_protocol.insight import VALID_US_MAX, Insight, InsightTaken
 from tidegate_protocol.messages import StatusReply, StatusRequest
+from tidegate_protocol.rendering.words import counted
 
-from ..ask import Asking
+from ..asking import fields
 from ..console import URL_VARIABLE, json_option, out, print_json, run
 from ..errors import describe
 from ..exit_codes import ExitCode
 from ..explain.insights import duration
-from ..explain.words import counted
 
 VALID_FOR_S: Final = 24 * 3600.0
 _NAMED_MAX: Final = 5
@@ -33,7 +34,7 @@ Made = Callable[[str], tuple[Insight, dict[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PublishOutcome:
     """What has come of it at one head."""
 
     url: str
@@ -88,7 +89,7 @@ def command(
         urls = ()  # the variable is there for other commands; all clusters in the tables are told
     made, clusters = _maker(folder, valid_for_s)
     if dry_run and not urls:
-        outcomes = [Outcome("", cluster, *made(cluster)) for cluster in clusters]
+        outcomes = [PublishOutcome("", cluster, *made(cluster)) for cluster in clusters]
     else:
         outcomes = run(_publish_all(urls, made, send=not dry_run))
     for outcome in outcomes:
@@ -126,12 +127,12 @@ def _maker(folder: Path | None, valid_for_s: float) -> tuple[Made, list[str]]:
     return made, clusters_in(tables)
 
 
-async def _publish_all(urls: Sequence[str], made: Made, *, send: bool) -> list[Outcome]:
+async def _publish_all(urls: Sequence[str], made: Made, *, send: bool) -> list[PublishOutcome]:
     """All at once: one that can't be reached keeps nobody from the others."""
     return list(await asyncio.gather(*(_publish(url, made, send=send) for url in urls)))
 
 
-async def _publish(url: str, made: Made, *, send: bool) -> Outcome:
+async def _publish(url: str, made: Made, *, send: bool) -> PublishOutcome:
     cluster, insight = "", None
     left_out: dict[str, str] = {}
     try:
@@ -139,24 +140,24 @@ async def _publish(url: str, made: Made, *, send: bool) -> Outcome:
             cluster = (await head.ask(StatusRequest(), StatusReply)).cluster
             insight, left_out = made(cluster)
             taken = await head.ask(insight, InsightTaken) if send else None
-        return Outcome(url, cluster, insight, left_out, taken)
+        return PublishOutcome(url, cluster, insight, left_out, taken)
     except (TidegateError, InvalidOption) as error:
-        return Outcome(url, cluster, insight, left_out, error=error)
+        return PublishOutcome(url, cluster, insight, left_out, error=error)
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: PublishOutcome) -> dict[str, Any]:
     insight, taken = outcome.insight, outcome.taken
     told: dict[str, Any] = {"cluster": outcome.cluster, "taken": taken is not None}
     if taken is not None:
-        told |= taken.model_dump(mode="json", exclude={"v", "kind", "cluster"})
+        told |= fields(taken)
     elif insight is not None:
-        told["insight"] = insight.model_dump(mode="json", exclude={"v", "kind"})
+        told["insight"] = fields(insight)
     if outcome.error is not None:
         told["error"] = str(outcome.error)
     return told | {"left_out": outcome.left_out}
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: PublishOutcome) -> None:
     console, insight, taken = out(), outcome.insight, outcome.taken
     where = f"cluster {outcome.cluster}" if outcome.cluster else "a head"
     if outcome.error is not None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.table import Table
 
-from ..benchmarks import agents as agent_benchmark
-from ..benchmarks import migration as migration_benchmark
-from ..benchmarks import sensing as sensing_benchmark
-from ..benchmarks.dataplane import Size, run_dataplane
-from ..console import URL_VARIABLE, json_option, out, print_json, progress, run
+from tidegate_experiments.benchmarks import agents as agent_benchmark
+from tidegate_experiments.benchmarks import migration as migration_benchmark
+from tidegate_experiments.benchmarks import sensing as sensing_benchmark
+from tidegate_experiments.benchmarks.dataplane import Size, run_dataplane
+
+from ..console import URL_VARIABLE, json_option, out, present, progress, run
 from ..exit_codes import ExitCode
-from ..numbers import WholeNumbers
+from ..tables import table
+from ..whole_numbers import WholeNumbers
 
 
 @click.group("bench")
@@ -34,36 +35,35 @@ def dataplane(rounds: int, messages: int | None, as_json: bool) -> None:
         size = replace(size, path_messages=messages, federation_messages=max(1_000, messages // 4))
     with progress(quiet=as_json) as report:
         figures = run(run_dataplane(size, report))
-    if as_json:
-        print_json(figures)
-    else:
-        _show(figures)
+    present(figures, _show_dataplane, as_json)
 
 
-def _show(figures: dict[str, Any]) -> None:
-    rates = figures["messages_per_s"]
-    table = Table(title=f"Medians of {figures['rounds']} interleaved rounds", title_justify="left")
-    for heading, right in (("what", False), ("msg/s", True), ("against", False), ("msg/s", True), ("ratio", True)):
-        table.add_column(heading, justify="right" if right else "left")
+_AGAINST: Final = (
+    ("head → edge", "tidegate", "bare shovel", "shovel"),
+    ("head → edge", "tidegate", "federation", "federation"),
+    ("AsyncPublisher", "async_publish", "bare aio-pika", "aio_pika_publish"),
+    ("AsyncSubscriber", "async_consume", "bare aio-pika", "aio_pika_consume"),
+    ("Publisher", "sync_publish", "bare pika", "pika_publish"),
+    ("Subscriber", "sync_consume", "bare pika", "pika_consume"),
+)
+"""Of the data plane: what is measured, under which name, and what beside it."""
+
+
+def _show_dataplane(figures: dict[str, Any]) -> None:
+    rates, ratios = figures["messages_per_s"], figures["sdk_ratios"]
     rows = [
-        ("head → edge", "tidegate", "bare shovel", "shovel", figures["ratio_to_shovel"]),
-        ("head → edge", "tidegate", "federation", "federation", figures["ratio_to_federation"]),
+        (
+            label,
+            f"{rates[ours]:,}",
+            other,
+            f"{rates[theirs]:,}",
+            f"{ratios[ours] if ours in ratios else figures[f'ratio_to_{theirs}']:.2f}",
+        )
+        for label, ours, other, theirs in _AGAINST
     ]
-    for ours, theirs in (("async", "aio_pika"), ("sync", "pika")):
-        for verb in ("publish", "consume"):
-            label = (
-                f"{'AsyncP' if ours == 'async' else 'P'}ublisher"
-                if verb == "publish"
-                else (f"{'AsyncS' if ours == 'async' else 'S'}ubscriber")
-            )
-            other = "aio-pika" if theirs == "aio_pika" else "pika"
-            rows.append(
-                (label, f"{ours}_{verb}", f"bare {other}", f"{theirs}_{verb}", figures["sdk_ratios"][f"{ours}_{verb}"])
-            )
-    for label, ours, other, theirs, ratio in rows:
-        table.add_row(label, f"{rates[ours]:,}", other, f"{rates[theirs]:,}", f"{ratio:.2f}")
     console = out()
-    console.print(table)
+    headings = ("what", ">msg/s", "against", ">msg/s", ">ratio")
+    console.print(table(*headings, title=f"Medians of {figures['rounds']} interleaved rounds", rows=rows))
     console.print(
         f"Latency added to a direct publish ({figures['direct_latency_p50_ms']:.1f} ms p50): "
         f"{figures['added_latency_p50_ms']:.1f} ms p50, {figures['added_latency_p99_ms']:.1f} ms p99."
@@ -84,19 +84,15 @@ def agents(rounds: int, sizes: tuple[int, ...], as_json: bool) -> None:
     """One decision of an edge's agent, from an overload to the plan, against the number of its subscriptions."""
     with progress(quiet=as_json) as report:
         figures = agent_benchmark.run_agents(sizes, rounds, report)
-    if as_json:
-        print_json(figures)
-    else:
-        _show_agents(figures)
+    present(figures, _show_agents, as_json)
 
 
 def _show_agents(figures: dict[str, Any]) -> None:
-    table = Table(title=f"Medians of {figures['rounds']} rounds, in milliseconds", title_justify="left")
-    for heading in ("subscriptions", "sample", "detect", "plan", "decision", "moves", "bytes each", "÷ n·log n"):
-        table.add_column(heading, justify="right")
+    headings = (">subscriptions", ">sample", ">detect", ">plan", ">decision", ">moves", ">bytes each", ">÷ n·log n")
+    shown = table(*headings, title=f"Medians of {figures['rounds']} rounds, in milliseconds")
     for size in figures["sizes"]:
         ratio = size["ratio_to_n_log_n"]
-        table.add_row(
+        shown.add_row(
             f"{size['subscriptions']:,}",
             f"{size['sample_ms']:.2f}",
             f"{size['detect_ms']:.2f}",
@@ -107,7 +103,7 @@ def _show_agents(figures: dict[str, Any]) -> None:
             "" if ratio is None else f"{ratio:.2f}",
         )
     console = out()
-    console.print(table)
+    console.print(shown)
     control = figures["control_messages_per_s"]
     exponent = figures["growth_exponent"]
     growth = "" if exponent is None else f"A decision grows with n to the power of {exponent:.2f}. "
@@ -131,10 +127,7 @@ def migration(subscribers: int, rounds: int, url: str | None, persistent: bool, 
     size = migration_benchmark.Size(subscribers=subscribers, rounds=rounds, persistent=persistent)
     with progress(quiet=as_json) as report:
         figures = run(migration_benchmark.run_migration(url, size, report))
-    if as_json:
-        print_json(figures)
-    else:
-        _show_migration(figures)
+    present(figures, _show_migration, as_json)
     if figures["lost"] or figures["duplicates"] or figures["out_of_order"]:
         sys.exit(ExitCode.FAILED)
 
@@ -145,9 +138,7 @@ def _show_migration(figures: dict[str, Any]) -> None:
         f"{figures['moves']} moves of {figures['subscribers']} subscribers at {figures['messages_per_s']:,.0f} "
         f"deliveries/s: {figures['duration_s']:.1f} s for all of them, {figures['move_p50_s']:.2f} s for each."
     )
-    table = Table(title="Added latency or pause, in milliseconds", title_justify="left")
-    for heading, right in (("noticed", False), ("p50", True), ("p99", True), ("longest", True)):
-        table.add_column(heading, justify="right" if right else "left")
+    shown = table("noticed", ">p50", ">p99", ">longest", title="Added latency or pause, in milliseconds")
     rows = (
         ("by a subscriber of its own move", "gap"),
         ("by others, meanwhile, in as long a time", "bystanders"),
@@ -155,8 +146,8 @@ def _show_migration(figures: dict[str, Any]) -> None:
         ("by each in a whole drain", "drain"),
     )
     for what, name in rows:
-        table.add_row(what, *(f"{figures[f'{name}_{share}_ms']:.0f}" for share in ("p50", "p99", "max")))
-    console.print(table)
+        shown.add_row(what, *(f"{figures[f'{name}_{share}_ms']:.0f}" for share in ("p50", "p99", "max")))
+    console.print(shown)
     console.print(
         f"Processors busy: {figures['busy_share_calm']:.0%}, {figures['busy_share_moving']:.0%} during drains. "
         f"No process with subscribers stood still for more than {figures['stall_max_ms']:.0f} ms.\n"
@@ -175,15 +166,16 @@ def sensing(queues: int, seconds: float, as_json: bool) -> None:
     """What watching costs: CPU of a head, an edge and their RabbitMQ at rest, without and with many queues."""
     with progress(quiet=as_json) as report:
         figures = run(sensing_benchmark.run_sensing(sensing_benchmark.Size(queues, seconds), report))
-    if as_json:
-        print_json(figures)
-        return
-    table = Table(title=f"Share of one core over {seconds:g} s", title_justify="left")
-    for heading, right in (("process", False), ("no queue", True), (f"{queues:,} queues", True)):
-        table.add_column(heading, justify="right" if right else "left")
-    for name in ("head", "edge", "rabbitmq"):
-        table.add_row(name, f"{figures[f'{name}_share_without_queues']:.1%}", f"{figures[f'{name}_share']:.1%}")
-    out().print(table)
+    present(figures, _show_sensing, as_json)
+
+
+def _show_sensing(figures: dict[str, Any]) -> None:
+    rows = [
+        (name, f"{figures[f'{name}_share_without_queues']:.1%}", f"{figures[f'{name}_share']:.1%}")
+        for name in ("head", "edge", "rabbitmq")
+    ]
+    headings = ("process", ">no queue", f">{figures['queues']:,} queues")
+    out().print(table(*headings, title=f"Share of one core over {figures['seconds']:g} s", rows=rows))
 
 
 @command.command("analytics")
@@ -201,37 +193,35 @@ def sensing(queues: int, seconds: float, as_json: bool) -> None:
 @json_option
 def analytics(rounds: int, records: int, seconds: float, as_json: bool) -> None:
     """The Spark source beside a bare consumer and beside JSON files, its memory, and the delay of a query."""
-    from ..benchmarks import analytics as analytics_benchmark
+    from tidegate_experiments.benchmarks import analytics as analytics_benchmark
 
     size = analytics_benchmark.Size(rounds=rounds, records=records, seconds=seconds)
     with progress(quiet=as_json) as report:
         figures = run(analytics_benchmark.run_analytics(size, report))
-    if as_json:
-        print_json(figures)
-    else:
-        _show_analytics(figures)
+    present(figures, _show_analytics, as_json)
 
 
 def _show_analytics(figures: dict[str, Any]) -> None:
     console = out()
-    table = Table(title=f"Medians of {figures['rounds']} interleaved rounds", title_justify="left")
-    for heading, right in (("what", False), ("records/s", True), ("to bare", True), ("to files", True)):
-        table.add_column(heading, justify="right" if right else "left")
     rates = figures["records_per_s"]
     one, two = figures["ratio_to_bare_consumer"], figures["ratio_to_bare_consumer_2_partitions"]
-    table.add_row("bare pika consumer", f"{rates['bare']:,}", "1", "")
-    table.add_row("source, one partition", f"{rates['source_1']:,}", f"{one:.2f}", "")
-    table.add_row("source, two partitions", f"{rates['source_2']:,}", f"{two:.2f}", f"{figures['ratio_to_files']:.2f}")
-    table.add_row("Spark's JSON files", f"{rates['files']:,}", "", "1")
-    console.print(table)
+    rows = [
+        ("bare pika consumer", f"{rates['bare']:,}", "1", ""),
+        ("source, one partition", f"{rates['source_1']:,}", f"{one:.2f}", ""),
+        ("source, two partitions", f"{rates['source_2']:,}", f"{two:.2f}", f"{figures['ratio_to_files']:.2f}"),
+        ("Spark's JSON files", f"{rates['files']:,}", "", "1"),
+    ]
+    headings, title = (
+        ("what", ">records/s", ">to bare", ">to files"),
+        f"Medians of {figures['rounds']} interleaved rounds",
+    )
+    console.print(table(*headings, title=title, rows=rows))
     if figures["lag_p95_s"] is not None:
         console.print(
             f"From a record's time to its updated window at {figures['lag_records_per_s']:,} records/s: "
             f"{figures['lag_p50_s']:.2f} s p50, {figures['lag_p95_s']:.2f} s p95, {figures['lag_max_s']:.2f} s at most."
         )
-    memory = Table(title="Memory, MB", title_justify="left")
-    for heading in ("after", "records", "Python workers", "driver", "JVM heap"):
-        memory.add_column(heading, justify="left" if heading == "after" else "right")
+    memory = table("after", ">records", ">Python workers", ">driver", ">JVM heap", title="Memory, MB")
     for point in figures["memory"]:
         numbers = [f"{point[name]:,.0f}" for name in ("records", "workers_mb", "driver_mb", "jvm_heap_mb")]
         memory.add_row(point["after"], *numbers)

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from tidegate_brokers.embedded.conditioner_client import ConditionerClient, ConditionerStats, LaneStats
+from tidegate_embedded.conditioner_client import ConditionerClient, ConditionerStats, LaneStats
 
 from ..console import json_option, out, print_json, run
+from ..tables import table
 
 _UNLIMITED = "none"
 
@@ -60,7 +60,7 @@ def command(
     client = ConditionerClient(socket.stem, socket)
     statistics = run(_condition(client, uplink, downlink, delay, listener, verb))
     if as_json:
-        print_json(_describe(statistics))
+        print_json(asdict(statistics))
     else:
         _show(statistics)
 
@@ -84,21 +84,15 @@ async def _condition(
     return await client.stats()
 
 
-def _describe(statistics: ConditionerStats) -> dict[str, object]:
-    return asdict(statistics)
-
-
 def _show(statistics: ConditionerStats) -> None:
     console = out()
     for name, lane in (("uplink", statistics.uplink), ("downlink", statistics.downlink)):
         console.print(f"{name}: {_limit(lane)}, {lane.bytes_total:,} bytes so far, {lane.queued_bytes:,} waiting")
-    table = Table()
-    for heading in ("listener", "state", "delay", "connections", "accepted"):
-        table.add_column(heading)
+    shown = table("listener", "state", "delay", "connections", "accepted")
     for name, listener in statistics.listeners.items():
         state = "cut" if not listener.is_open else "stalled" if listener.is_stalled else "open"
-        table.add_row(name, state, f"{listener.delay_s:g} s", str(listener.connections), str(listener.accepted_total))
-    console.print(table)
+        shown.add_row(name, state, f"{listener.delay_s:g} s", str(listener.connections), str(listener.accepted_total))
+    console.print(shown)
 
 
 def _limit(lane: LaneStats) -> str:

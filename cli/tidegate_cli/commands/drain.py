@@ -9,12 +9,17 @@ from typing import Final
 import click
 
 from tidegate import Refused
-from tidegate_protocol.balancing import DrainReply, DrainRequest
+from tidegate._engine.asking import Asking
+from tidegate_experiments.progress import Report
+from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
+from tidegate_protocol.decisions import Decision, DrainWaits, EdgePresence, MigrationEnded
 from tidegate_protocol.messages import EdgeStatus, RefusalReason, StatusReply, StatusRequest
 from tidegate_protocol.operations import ExplainReply, ExplainRequest
+from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.words import counted
 
-from ..ask import Asking
-from ..console import Report, json_option, out, print_json, progress, run, url_option
+from ..asking import fields
+from ..console import json_option, out, print_json, progress, run, url_option
 from ..exit_codes import ExitCode
 
 POLL_S: Final = 0.5
@@ -56,10 +61,9 @@ def command(edge: str, url: str, wait: bool, timeout: float, as_json: bool) -> N
     with progress(quiet=as_json or not wait) as report:
         reply = run(_drain(edge, url, timeout if wait else None, report))
     if as_json:
-        values = reply.model_dump(mode="json", exclude={"v", "kind"})
-        print_json(values | {"seconds": round(time.monotonic() - began, 3)})
+        print_json(fields(reply) | {"seconds": round(time.monotonic() - began, 3)})
     elif reply.left:
-        left = "1 subscription is" if reply.left == 1 else f"{reply.left} subscriptions are"
+        left = counted(reply.left, "subscription is", "subscriptions are")
         out().print(f"{edge} is being drained; {left} left. `tidegate drain {edge} --wait` waits for it.")
     else:
         out().print(f"{edge} is drained: nothing is left on it. `tidegate undrain {edge}` uses it again.")
@@ -102,6 +106,11 @@ def _find(status: StatusReply, edge: str) -> EdgeStatus:
 async def _why(head: Asking, edge: str) -> str:
     """What the head says about who is left."""
     reply = await head.ask(ExplainRequest(about=edge), ExplainReply)
-    kinds = ("drain-waits", "migration-failed", "edge-not-alive")
-    waits = [told for told in reply.decisions if told.decision in kinds]
-    return f" ({waits[-1].reason})" if waits else ""
+    waits = [told.record for told in reply.decisions if _holds_up(told.record)]
+    return f" ({why(waits[-1])})" if waits else ""
+
+
+def _holds_up(decision: Decision) -> bool:
+    stays = isinstance(decision, MigrationEnded) and not decision.moved
+    away = isinstance(decision, EdgePresence) and not decision.alive
+    return isinstance(decision, DrainWaits) or stays or away

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate_brokers.config import EdgeConfig
 from tidegate_brokers.edge import run_edge
+from tidegate_brokers.settings.options import EdgeConfig
 
-from ..options import broker_command
+from ..broker_command import broker_command
 
 command = broker_command("edge", EdgeConfig, run_edge, "Run the process of an edge broker, in the foreground.")

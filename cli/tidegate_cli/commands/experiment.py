@@ -9,29 +9,31 @@ from typing import Final
 
 import click
 
-from tidegate_agents.policies import POLICIES
-from tidegate_agents.threshold import ThresholdKind
+from tidegate_agents.load.threshold import ThresholdKind
+from tidegate_agents.policy import POLICIES
+from tidegate_experiments.burst import scenario as ews
+from tidegate_experiments.burst.compare import BURST_FACTORS, CONTESTANTS, JOBS_MAX, SEEDS_MAX, cases
+from tidegate_experiments.burst.compare import as_json as comparison_json
+from tidegate_experiments.burst.compare import compare as run_comparison
+from tidegate_experiments.burst.figures import check_available
+from tidegate_experiments.burst.files import COMPARISON_FILES, RUN_FILES, write_comparison, write_run
+from tidegate_experiments.burst.run import EwsRun, run_ews
+from tidegate_experiments.progress import Report
 from tidegate_protocol.names import TELEMETRY_FILE
-from tidegate_simulator.experiments import ews
-from tidegate_simulator.experiments.compare import BURST_FACTORS, CONTESTANTS, JOBS_MAX, SEEDS_MAX, cases
-from tidegate_simulator.experiments.compare import as_json as comparison_json
-from tidegate_simulator.experiments.compare import compare as run_comparison
-from tidegate_simulator.experiments.figures import check_available
-from tidegate_simulator.experiments.files import COMPARISON_FILES, RUN_FILES, write_comparison, write_run
-from tidegate_simulator.experiments.run import EwsRun, run_ews
+from tidegate_simulator.scenario_check import SEED_MAX
 
-from ..console import Report, err, json_option, print_json
+from ..burst_results import show_comparison, show_run
+from ..console import err, json_option, print_json, progress
 from ..console import run as run_async
+from ..errors import usage_errors
 from ..exit_codes import ExitCode
-from ..experiment_files import prepare, progress_besides, show_files, usage_errors, writing
-from ..experiment_text import show_comparison, show_run
+from ..result_files import out_option, prepare, show_files, writing
 from .scale import scale_command
 
 LIVE_SCALE: Final = 0.25
 """What two cores can do."""
 _SCALES: Final = {"sim": 1.0, "rabbitmq": LIVE_SCALE}
 _THRESHOLDS: Final = {"sim": ThresholdKind.PAPER, "rabbitmq": ThresholdKind.PROJECTED}
-_SEED_MAX: Final = (1 << 63) - 1
 _CLIENTS_MAX: Final = 10_000
 _LIVE_FILES: Final = ("deliveries.csv", "sessions.jsonl", "harness.json")
 """What `live.files` writes; named here because that is loaded only when it is used."""
@@ -41,7 +43,6 @@ _SCALE_HELP: Final = (
     "Rates and bandwidths together times this. From 0.2 on the same course with fewer messages; at 0.1 sessions begin "
     "and the backlog goes sooner, at 0.05 topics are placed elsewhere."
 )
-_folder = click.Path(file_okay=False, path_type=Path)
 _CONTROLS: Final = ("instant", "realistic")
 _control_option = click.option(
     "--control",
@@ -93,7 +94,7 @@ command.add_command(scale_command)
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, _SEED_MAX),
+    type=click.IntRange(0, SEED_MAX),
     default=0,
     show_default=True,
     help="Decides what is random: the workload with --random, what --policy random does, and what happens a "
@@ -154,12 +155,7 @@ command.add_command(scale_command)
 )
 @click.option("--persistent", is_flag=True, help="Publish messages that outlive a restart of RabbitMQ (rabbitmq).")
 @json_option
-@click.option(
-    "--out",
-    "folder",
-    type=_folder,
-    help="Write result, samples, decisions, telemetry and figures into this folder.",
-)
+@out_option("Write result, samples, decisions, telemetry and figures into this folder.")
 def ews_burst(
     backend: str,
     policy: str,
@@ -208,7 +204,7 @@ def ews_burst(
             insight=insight,
         )
     _prepare(folder, (*RUN_FILES, *_LIVE_FILES, TELEMETRY_FILE) if live else (*RUN_FILES, TELEMETRY_FILE))
-    with progress_besides(as_json) as report:
+    with progress(beside_json=as_json) as report:
         if live:
             run, files = _run_live(options, folder, report, persistent=persistent, sdk=_sdk_count(sdk))
         else:
@@ -218,12 +214,7 @@ def ews_burst(
     else:
         show_run(run.result)
         show_files(files)
-    for reason in run.result.invalid_because:
-        err().print(f"not valid: {reason}", style="red", markup=False)
-    if run.result.lost or run.result.duplicates or run.result.out_of_order:
-        sys.exit(ExitCode.FAILED)
-    if not run.result.valid:
-        sys.exit(ExitCode.INVALID_RUN)
+    _exit_unless_sound(run)
 
 
 @command.command(
@@ -251,12 +242,7 @@ def ews_burst(
 @_duration_option
 @_scale_option
 @json_option
-@click.option(
-    "--out",
-    "folder",
-    type=_folder,
-    help="Write comparison.json, comparison.md and comparison.png into this folder.",
-)
+@out_option("Write comparison.json, comparison.md and comparison.png into this folder.")
 def compare(
     name: str,
     seeds: int,
@@ -271,7 +257,7 @@ def compare(
     with usage_errors():
         wanted = cases(seeds, instant=control == "instant", duration_s=duration, scale=scale)
     _prepare(folder, COMPARISON_FILES)
-    with progress_besides(as_json) as report:
+    with progress(beside_json=as_json) as report:
         report("runs", 0, len(wanted))
         comparison = run_comparison(wanted, jobs=jobs, progress=lambda done, total: report("runs", done, total))
     with writing():
@@ -285,13 +271,23 @@ def compare(
         sys.exit(ExitCode.FAILED)
 
 
+def _exit_unless_sound(run: EwsRun) -> None:
+    result = run.result
+    for reason in result.invalid_because:
+        err().print(f"not valid: {reason}", style="red", markup=False)
+    if result.lost or result.duplicates or result.out_of_order:
+        sys.exit(ExitCode.FAILED)
+    if not result.valid:
+        sys.exit(ExitCode.INVALID_RUN)
+
+
 def _run_simulated(options: ews.EwsOptions, folder: Path | None, report: Report) -> tuple[EwsRun, tuple[Path, ...]]:
     def progress_of(done: int, total: int) -> None:
         report("virtual seconds, draining included", done, total)
 
     if folder is None:
         return run_ews(options, progress=progress_of), ()
-    from ..experiment_telemetry import SimulatedTelemetry, write_telemetry
+    from tidegate_experiments.telemetry import SimulatedTelemetry, write_telemetry
 
     telemetry = SimulatedTelemetry(ended_us=time.time_ns() // 1_000)
     run = run_ews(options, progress=progress_of, besides=(telemetry,))
@@ -303,9 +299,9 @@ def _run_live(
     options: ews.EwsOptions, folder: Path | None, report: Report, *, persistent: bool, sdk: int
 ) -> tuple[EwsRun, tuple[Path, ...]]:
     """On real RabbitMQ; what was asked for to be written is written."""
-    from ..experiment_telemetry import live_records, write_telemetry
-    from ..live.files import write_live
-    from ..live.run import run_live
+    from tidegate_experiments.live.files import write_live
+    from tidegate_experiments.live.run import run_live
+    from tidegate_experiments.telemetry import live_records, write_telemetry
 
     wanted = folder is not None
     live = run_async(run_live(options, progress=report, persistent=persistent, sdk=sdk, telemetry=wanted))

@@ -8,10 +8,11 @@ import click
 from rich.console import Group
 
 from tidegate import Refused
+from tidegate._engine.asking import Asking
 from tidegate_protocol.messages import RefusalReason
 from tidegate_protocol.operations import Explained, ExplainReply, ExplainRequest
 
-from ..ask import Asking
+from ..asking import fields
 from ..console import json_option, out, print_json, run, urls_option
 from ..explain import subjects
 
@@ -35,17 +36,13 @@ def command(about: str, urls: tuple[str, ...], as_json: bool) -> None:
     """
     reply, latest = run(_ask(urls, about))
     if as_json:
-        print_json(_as_json(reply) | ({"latest": _as_json(latest)} if latest is not None else {}))
+        print_json(fields(reply) | ({"latest": fields(latest)} if latest is not None else {}))
         return
     now = datetime.now()
     shown = subjects.render(reply, now)
     if latest is not None:
         shown = [*shown[:1], "", f"[bold]session {latest.about}[/bold]", *subjects.render(latest, now)]
     out().print(Group(*shown))
-
-
-def _as_json(reply: ExplainReply) -> dict[str, object]:
-    return reply.model_dump(mode="json", exclude={"v", "kind"})
 
 
 async def _ask(urls: tuple[str, ...], about: str) -> tuple[ExplainReply, ExplainReply | None]:

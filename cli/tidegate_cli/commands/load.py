@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import click
 
-from tidegate._config import Address
+from tidegate._core.config import Address
+from tidegate_experiments.demo.load import CALM_SHARE, Load
+from tidegate_experiments.demo.watching import DemoOutcome
+from tidegate_protocol.rendering.words import percent
 
 from ..console import json_option, out, print_json, run, url_option
-from ..early_warning import Outcome
 from ..exit_codes import ExitCode
-from ..load import CALM_SHARE, Load
 
 _LOOK_EVERY_S: Final = 5.0
 
@@ -31,11 +32,25 @@ _LOOK_EVERY_S: Final = 5.0
     show_envvar=True,
     help="What one edge can take in: the load is sized for it.",
 )
-@click.option("--topics", type=click.IntRange(2, 100), default=8, show_default=True, help="A publisher each.")
-@click.option("--subscribers", type=click.IntRange(1, 20), default=2, show_default=True, help="Of each topic.")
-@click.option("--rate", type=click.FloatRange(1, 1000), default=10, show_default=True, help="Messages/s of a topic.")
-@click.option("--deadline", type=click.FloatRange(0.1, 3600), default=3, show_default=True, help="In seconds.")
-@click.option("--steady", type=click.FloatRange(0, 86400), default=20, show_default=True, help="Seconds before it.")
+@click.option(
+    "--topics", type=click.IntRange(2, 100), default=8, show_default=True, help="Topics, with a publisher each."
+)
+@click.option(
+    "--subscribers", type=click.IntRange(1, 20), default=2, show_default=True, help="Subscribers of each topic."
+)
+@click.option(
+    "--rate", type=click.FloatRange(1, 1000), default=10, show_default=True, help="Messages per second of a topic."
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0.1, 3600),
+    default=3,
+    show_default=True,
+    help="Seconds until a message is late.",
+)
+@click.option(
+    "--steady", type=click.FloatRange(0, 86400), default=20, show_default=True, help="Seconds before the burst."
+)
 @click.option("--burst", type=click.FloatRange(0, 86400), default=40, show_default=True, help="Seconds of burst.")
 @json_option
 def command(url: str, steady: float, burst: float, as_json: bool, **sizes: Any) -> None:
@@ -49,23 +64,21 @@ def command(url: str, steady: float, burst: float, as_json: bool, **sizes: Any) 
         sys.exit(ExitCode.FAILED)
 
 
-async def _load(load: Load, steady_s: float, burst_s: float, as_json: bool) -> Outcome:
+async def _load(load: Load, steady_s: float, burst_s: float, as_json: bool) -> DemoOutcome:
     say = _silent if as_json else _tell
     async with load:
         await load.join()
         before = load.places()
         say(f"{len(load.watches)} subscribers are placed: {_count(before)}")
-        publishing = asyncio.create_task(load.publish(steady_s + burst_s))
-        watching = asyncio.create_task(_watch(load, say))
-        try:
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(load.publish(steady_s + burst_s))
+            watching = group.create_task(_watch(load, say))
             await asyncio.sleep(steady_s)
             topic = load.shake()
-            say(f"{topic} bursts to {load.burst_factor(topic):.1f} times its rate of {CALM_SHARE:.0%} of an edge")
+            say(f"{topic} bursts to {load.burst_factor(topic):.1f} times its rate of {percent(CALM_SHARE)} of an edge")
             await publishing
             await load.settle()
-        finally:
             watching.cancel()
-            publishing.cancel()
         outcome, after = load.outcome(), load.places()
         moved = sorted(name for name, edge in after.items() if edge != before[name])
         if as_json:

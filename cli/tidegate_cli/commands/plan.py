@@ -7,8 +7,8 @@ from rich.console import Group
 
 from tidegate_protocol.operations import PlanReply, PlanRequest
 
-from ..ask import Asking
-from ..console import json_option, out, print_json, run, url_option
+from ..asking import answer
+from ..console import json_option, url_option
 from ..explain import plan
 
 
@@ -22,13 +22,4 @@ def command(url: str, as_json: bool) -> None:
     would go where. Nothing is changed. If nothing would be moved it says why, and which subscription is nearest to its
     limit. Works while balancing is paused, too.
     """
-    reply = run(_ask(url))
-    if as_json:
-        print_json(reply.model_dump(mode="json", exclude={"v", "kind"}))
-    else:
-        out().print(Group(*plan.render(reply)))
-
-
-async def _ask(url: str) -> PlanReply:
-    async with Asking(url) as head:
-        return await head.ask(PlanRequest(), PlanReply)
+    answer(url, PlanRequest(), PlanReply, lambda reply: Group(*plan.render(reply)), as_json)

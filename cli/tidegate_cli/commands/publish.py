@@ -14,9 +14,9 @@ from typing import Final
 import click
 
 from tidegate import Publisher
+from tidegate_experiments.pacing import Pacer
 
 from ..console import json_option, out, print_json, url_option
-from ..pacing import Pacer
 
 _COUNT_MAX: Final = 10_000_000
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.table import Table
 
 from tidegate_simulator.runner import Result, Totals, run_each, run_scenario, run_seed
 from tidegate_simulator.scenario import Scenario
@@ -28,6 +27,7 @@ from tidegate_simulator.swarm import random_scenario
 
 from ..console import Steps, json_option, out, print_json, progress
 from ..exit_codes import ExitCode
+from ..tables import listing
 
 _SEEDS_MAX: Final = 10_000_000
 _JOBS_MAX: Final = 256
@@ -233,18 +233,13 @@ def _show(done: _Run, seed: int | None, scenario: Path | None) -> None:
     schedules = "1 schedule" if done.wanted == 1 else f"{totals.schedules:,}{of} schedules"
     title = f"{'interrupted: ' if done.interrupted else ''}{schedules} in {done.wall_s:.1f} s"
     console.print(title)
-    table = Table(show_header=False)
-    table.add_column("what")
-    table.add_column("how many", justify="right")
     figures = {
         "failures": len(totals.failing),
         "with_sessions": totals.with_sessions,
         "with_moves": totals.with_moves,
         **totals.counts,
     }
-    for name, figure in figures.items():
-        table.add_row(name.replace("_", " "), f"{figure:,}")
-    console.print(table)
+    console.print(listing((name.replace("_", " "), f"{figure:,}") for name, figure in figures.items()))
     console.print(f"trace hash {totals.trace_hash}", soft_wrap=True)
     if totals.failing:
         listed = ", ".join(map(str, totals.failing[:_SEEDS_LISTED_MAX]))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Group, RenderableType
@@ -16,8 +15,8 @@ from rich.text import Text
 from tidegate import TidegateError
 from tidegate_protocol.operations import QUEUES_TOLD_MAX, OverviewReply, OverviewRequest
 
-from ..ask import Asking
-from ..console import json_option, out, run, urls_option
+from ..asking import asked, fields
+from ..console import json_option, out, print_json, run, urls_option
 from ..explain import overview
 
 INTERVAL_S: Final = 2.0
@@ -79,8 +78,7 @@ async def _ask_all(urls: Sequence[str], request: OverviewRequest) -> list[Answer
 
 async def _ask(url: str, request: OverviewRequest) -> Answer:
     try:
-        async with Asking(url) as head:
-            return await head.ask(request, OverviewReply)
+        return await asked(url, request, OverviewReply)
     except TidegateError as error:
         return error
 
@@ -100,16 +98,10 @@ async def _watch(urls: Sequence[str], request: OverviewRequest, interval_s: floa
 
 def _show(answers: Sequence[Answer], as_json: bool) -> None:
     if as_json:
-        described = [_as_json(answer) for answer in answers]
-        click.echo(json.dumps(described[0] if len(described) == 1 else {"clusters": described}))
+        described = [{"error": str(one)} if isinstance(one, TidegateError) else fields(one) for one in answers]
+        print_json(described[0] if len(described) == 1 else {"clusters": described})
     else:
         out().print(Group(*_rendered(answers)))
-
-
-def _as_json(answer: Answer) -> dict[str, Any]:
-    if isinstance(answer, TidegateError):
-        return {"error": str(answer)}
-    return answer.model_dump(mode="json", exclude={"v", "kind"})
 
 
 def _rendered(answers: Sequence[Answer]) -> list[RenderableType]:

@@ -10,8 +10,8 @@ import click
 from rich.markup import escape
 
 from tidegate_brokers.errors import ConfigurationError
-from tidegate_brokers.telemetry.reader import EARLIEST, LATEST, Read, reading
-from tidegate_brokers.urls import ServerUrl
+from tidegate_brokers.observe.telemetry.reader import EARLIEST, LATEST, Read, reading
+from tidegate_brokers.settings.urls import ServerUrl
 from tidegate_protocol.telemetry import KINDS
 
 from ..console import json_option, out, run, url_option

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from tidegate_protocol.balancing import DrainReply, DrainRequest
+from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
+from tidegate_protocol.rendering.words import counted
 
-from ..ask import Asking
-from ..console import json_option, out, print_json, run, url_option
+from ..asking import answer
+from ..console import json_option, url_option
 
 
 @click.command("undrain")
@@ -20,14 +21,8 @@ def command(edge: str, url: str, as_json: bool) -> None:
     Nobody is moved back at once; moves of a drain that have not ended are given up. Exits with 65 if there is no such
     edge.
     """
-    reply = run(_ask(edge, url))
-    if as_json:
-        print_json(reply.model_dump(mode="json", exclude={"v", "kind"}))
-    else:
-        left = "1 subscription is" if reply.left == 1 else f"{reply.left} subscriptions are"
-        out().print(f"{edge} is used again; {left} on it.")
+    answer(url, DrainRequest(edge=edge, draining=False), DrainReply, _text, as_json)
 
 
-async def _ask(edge: str, url: str) -> DrainReply:
-    async with Asking(url) as head:
-        return await head.ask(DrainRequest(edge=edge, draining=False), DrainReply)
+def _text(reply: DrainReply) -> str:
+    return f"{reply.edge} is used again; {counted(reply.left, 'subscription is', 'subscriptions are')} on it."

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.table import Table
 
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import TelemetrySpec, Topology
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import TelemetrySpec, Topology
 
 from ..console import err, json_option, out, print_json, progress, run
+from ..tables import table
 
 _WATCH_PERIOD_S: Final = 1.0
 
@@ -103,13 +103,10 @@ def _describe(cluster: EmbeddedCluster, ready_s: float) -> dict[str, Any]:
 
 
 def _show(cluster: EmbeddedCluster, ready_s: float) -> None:
-    table = Table(title=f"Ready after {ready_s:.1f} s", title_justify="left")
-    for heading in ("broker", "cluster", "role", "health and metrics"):
-        table.add_column(heading)
-    for broker in cluster.brokers.values():
-        table.add_row(broker.name, broker.cluster, broker.kind, broker.http_url)
+    rows = [(broker.name, broker.cluster, broker.kind, broker.http_url) for broker in cluster.brokers.values()]
+    headings = ("broker", "cluster", "role", "health and metrics")
     console = out()
-    console.print(table)
+    console.print(table(*headings, title=f"Ready after {ready_s:.1f} s", rows=rows))
     _show_conditioners(cluster)
     first = next(iter(cluster.clusters))
     console.print("\nIn another terminal:", style="bold")
@@ -124,14 +121,10 @@ def _show(cluster: EmbeddedCluster, ready_s: float) -> None:
 def _show_conditioners(cluster: EmbeddedCluster) -> None:
     if not cluster.conditioners:
         return
-    table = Table(title="Link conditioners", title_justify="left")
-    table.add_column("broker")
-    table.add_column("control socket", overflow="fold")  # to be copied: never cut short
-    shaped = [name for name in cluster.brokers if name in cluster.conditioners]
-    for name in shaped:
-        table.add_row(name, str(cluster.conditioners[name].control))
+    shaped = [cluster.conditioners[name] for name in cluster.brokers if name in cluster.conditioners]
+    rows = [(client.broker, str(client.control)) for client in shaped]
     console = out()
     console.print()
-    console.print(table)
-    last = cluster.conditioners[shaped[-1]]
+    console.print(table("broker", "control socket", title="Link conditioners", rows=rows))
+    last = shaped[-1]
     console.print(f"Change the links of {last.broker}: tidegate condition {last.control} --delay 0.5", soft_wrap=True)

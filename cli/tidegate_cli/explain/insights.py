@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from tidegate_protocol.decisions import Hints
 from tidegate_protocol.insight import InsightState
-from tidegate_protocol.operations import Told
-
-from .words import amount, counted, listed, messages, seconds
+from tidegate_protocol.rendering.words import amount, counted, listed, messages, seconds
 
 
 def insight_words(state: InsightState | None) -> list[str]:
@@ -39,13 +38,11 @@ def duration(micros: int) -> str:
     return seconds(round(micros / 1e6))
 
 
-def forecast_words(told: Told, queue: str) -> list[str]:
+def forecast_words(hints: Hints | None, queue: str) -> list[str]:
     """Whether a forecast had a bearing on the threshold of this queue when a session was asked for."""
-    forecast = told.numbers.get(f"insight.{queue}.forecast_per_s")
-    without = told.numbers.get(f"insight.{queue}.threshold_measured")
-    if forecast is None or without is None:
-        return []
+    found = [one for one in (hints.forecasts if hints is not None else ()) if one.queue == queue]
     return [
-        f"an insight expected {amount(forecast)} messages per second for it soon, more than the uplink would carry; "
-        f"without that {messages(without)} might have waited"
+        f"an insight expected {amount(one.forecast_per_s)} messages per second for it soon, more than the uplink would "
+        f"carry; without that {messages(one.threshold_measured)} might have waited"
+        for one in found
     ]

@@ -9,13 +9,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate_protocol.balancing import MetricReport
+from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
+from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.words import counted, listed, messages, percent, seconds, sentence, when
 
+from ..tables import NARROW, table
 from .insights import insight_words
+from .queues import subscription
 from .subjects import culprit_words
-from .words import because, listed, messages, percent, seconds, sentence, subscription, when
 
 STYLES: Final = {LoadState.LOW: "green", LoadState.HIGH: "yellow", LoadState.OVERLOAD: "bold red"}
 METRICS: Final = ("uplink", "downlink", "matching")
@@ -38,7 +41,7 @@ def _title(reply: OverviewReply) -> Text:
     text.append(reply.cluster, style="bold")
     text.append(", head ")
     text.append(reply.head, style="bold")
-    publishers = "1 publisher" if reply.publishers == 1 else f"{reply.publishers} publishers"
+    publishers = counted(reply.publishers, "publisher")
     version = f" (Tidegate {reply.version})" if reply.version else ""
     text.append(f"{version}, {publishers}, policy {reply.policy}, balancing ")
     text.append("PAUSED", style="bold yellow") if reply.paused else text.append("on")
@@ -46,34 +49,32 @@ def _title(reply: OverviewReply) -> Text:
 
 
 def _brokers(reply: OverviewReply) -> Table:
-    table = Table()
-    for heading in ("broker", "state"):
-        table.add_column(heading, no_wrap=True)
-    for metric in METRICS:
-        table.add_column(_heading(metric, reply), justify="right")
-    table.add_column("subscriptions", justify="right")
-    table.add_column("nearest to its deadline: waiting / may wait")
-    table.add_column("at the moment")
+    shown = table(
+        *("\nbroker", "\nstate", *(f">{_heading(metric, reply)}" for metric in METRICS), ">subscrip-\ntions"),
+        *("nearest to its deadline:\nwaiting / may wait", "at the\nmoment"),
+        whole=("\nbroker", "\nstate"),
+        **NARROW,
+    )
     states = {state.broker: state for state in reply.brokers}
     head = states.get(reply.head)
     if head is not None:
-        table.add_row(f"{reply.head} (head)", _state(head), *_metrics(head), "", "", head.doing)
+        shown.add_row(f"{reply.head} (head)", _state(head), *_metrics(head), "", "", head.doing)
     for edge in reply.edges:
         state = states.get(edge.edge)
         cells = ["", "", ""] if state is None else _metrics(state)
         worst = _worst(state)
-        table.add_row(edge.edge, _edge_state(edge, state), *cells, str(edge.subscriptions), worst, _doing(edge, state))
-    return table
+        shown.add_row(edge.edge, _edge_state(edge, state), *cells, str(edge.subscriptions), worst, _doing(edge, state))
+    return shown
 
 
 def _heading(metric: str, reply: OverviewReply) -> str:
     """With the thresholds, which are the same for all brokers of one kind; an edge's, where they differ."""
     reports = [state.metrics[metric] for state in reply.brokers if metric in state.metrics]
     if not reports:
-        return metric
+        return f"\n{metric}"
     last = reports[-1]
     limits = [f"{100 * limit:.0f}" for limit in (last.low, last.high) if limit is not None]
-    return f"{metric}\n({', '.join(limits)} %)" if limits else metric
+    return f"{metric}\n({', '.join(limits)} %)" if limits else f"\n{metric}"
 
 
 def _metrics(state: BrokerState) -> list[RenderableType]:
@@ -123,21 +124,16 @@ def _doing(edge: EdgeStatus, state: BrokerState | None) -> str:
 
 
 def _sessions(sessions: tuple[SessionState, ...], now: datetime | None) -> Table:
-    table = Table(title="sessions", title_justify="left")
-    table.add_column("session", no_wrap=True)
-    for heading in ("of", "why", "state"):
-        table.add_column(heading)
-    for heading in ("moved", "failed"):
-        table.add_column(heading, justify="right")
-    table.add_column("began")
+    headings = ("session", "of", "why", "state", ">moved", ">failed", "began")
+    shown = table(*headings, title="sessions", whole=("session",), **NARROW)
     for one in sessions[:SESSIONS_SHOWN_MAX]:
         took = ""
         if one.ended_ago_us is not None:
             took = f", {seconds((one.started_ago_us - one.ended_ago_us) / 1e6)}"
         moved = f"{one.moved} to {listed(one.targets)}" if one.targets else str(one.moved)
         began = when(one.started_ago_us, now)
-        table.add_row(one.session, one.source, because(one.reason), f"{one.phase}{took}", moved, str(one.failed), began)
-    return table
+        shown.add_row(one.session, one.source, why(one.began), f"{one.phase}{took}", moved, str(one.failed), began)
+    return shown
 
 
 def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
@@ -158,11 +154,11 @@ def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
 
 
 def _neighbours(reply: OverviewReply) -> Table:
-    table = Table(title="neighbouring clusters", title_justify="left")
-    for heading in ("head", "state", "load", "patterns it needs", "patterns asked of it"):
-        table.add_column(heading)
+    shown = table(
+        "head", "state", "load", "patterns it needs", "patterns asked of it", title="neighbouring clusters", **NARROW
+    )
     for head in reply.neighbours:
         load = reply.clusters.get(head.head)
         state = "alive" if head.alive else "silent"
-        table.add_row(head.head, state, "" if load is None else str(load), str(head.needs), str(head.offered))
-    return table
+        shown.add_row(head.head, state, "" if load is None else str(load), str(head.needs), str(head.offered))
+    return shown

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate_protocol.operations import PlanReply, QueueState, Rehearsal
+from tidegate_protocol.decisions import Effect
+from tidegate_protocol.operations import NothingDue, PlanReply, QueueState, Rehearsal
+from tidegate_protocol.parts import LoadState, Metric
+from tidegate_protocol.rendering.clauses import PLANS, bundles, cause, finding
+from tidegate_protocol.rendering.words import listed, percent, sentence
 
-from .subjects import queue_words
-from .words import because, listed, percent, sentence
+from ..tables import table
+from .queues import queue_words
+from .rejections import rejections
 
 
 def render(reply: PlanReply) -> list[RenderableType]:
@@ -24,7 +32,7 @@ def paragraph(reply: PlanReply) -> str:
     said = [text for edge in due for text in _due(edge, paused=reply.paused)]
     if not due:
         said += _nothing(reply)
-    if reply.head_state == "OVERLOAD":
+    if reply.head_state is LoadState.OVERLOAD:
         said.append(f"head {reply.head}: {reply.head_text}")
     if reply.paused:
         said.append("nothing is begun: an operator has paused balancing; `tidegate resume` switches it on again")
@@ -34,27 +42,52 @@ def paragraph(reply: PlanReply) -> str:
 
 
 def _due(edge: Rehearsal, *, paused: bool) -> list[str]:
-    said = [f"edge {edge.edge} is {edge.state}: {because(edge.reason)}"]
+    said = [f"edge {edge.edge} is {edge.state}: {cause(edge.cause) if edge.cause is not None else 'something moves'}"]
+    verdict = PLANS[edge.outcome] if edge.outcome is not None else "its version does not tell why"
+    if edge.neighbours_first:
+        said.append("in this cluster nobody has room enough: its neighbours would be asked first")
     if edge.moves:
-        said.append(f"it would move {edge.plan.partition(': ')[2] or edge.plan}")
-        before, after = edge.numbers.get("source.uplink.before"), edge.numbers.get("source.uplink.after")
-        if before is not None and after is not None:
-            said.append(f"its uplink would go from {percent(before)} to {percent(after)}")
+        resort = ", if they had no room either, as a last resort" if edge.neighbours_first else ""
+        said.append(f"it would move {bundles(edge.bundles)}{resort}; {verdict}")
+        own = _uplink(edge)
+        if own is not None and own.before is not None:
+            said.append(f"its uplink would go from {percent(own.before)} to {percent(own.after)}")
     else:
-        said.append(f"nothing would be moved: {because(edge.plan)}")
+        said.append(f"nothing would be moved: {verdict}")
     said += [f"but not now: {edge.blocked}"] if edge.blocked and not paused else []
     return said
+
+
+def _uplink(edge: Rehearsal) -> Effect | None:
+    return next((one for one in edge.effects if (one.broker, one.metric) == (edge.edge, Metric.UPLINK)), None)
+
+
+NOTHING: Final[Mapping[NothingDue, str]] = {
+    NothingDue.NOT_SAMPLED: "its load has not been sampled yet",
+    NothingDue.POLICY_NONE: "the policy is none: nobody is ever moved",
+    NothingDue.NO_DANGER: "no subscription is predicted to miss its deadline, and no static threshold is passed",
+    NothingDue.UPLINK_HAS_ROOM: "its uplink has room: nobody who leaves would make that queue drain faster",
+    NothingDue.WORKED_OFF: "the backlog is being worked off in time",
+}
+
+
+def _why_nothing(edge: Rehearsal) -> str:
+    if edge.nothing is None:
+        return "its version does not tell why"
+    text = NOTHING[edge.nothing]
+    past = edge.nothing in (NothingDue.UPLINK_HAS_ROOM, NothingDue.WORKED_OFF)
+    return f"{finding(edge.worst)}, but {text}" if past and edge.worst is not None else text
 
 
 def _nothing(reply: PlanReply) -> list[str]:
     if not reply.edges:
         return ["no edge has answered, so that nothing can be said"]
-    reasons = {edge.reason for edge in reply.edges}
+    reasons = {edge.edge: _why_nothing(edge) for edge in reply.edges}
     said = ["nothing would be moved"]
-    if len(reasons) == 1:
-        said[0] += f": {because(reasons.pop())}"
+    if len(set(reasons.values())) == 1:
+        said[0] += f": {next(iter(reasons.values()))}"
     else:
-        said += [f"{edge.edge}: {because(edge.reason)}" for edge in reply.edges]
+        said += [f"{name}: {text}" for name, text in reasons.items()]
     closest = _closest(reply)
     if closest is not None:
         said.append(f"the closest is {queue_words(closest)}, on {closest.edge}")
@@ -72,20 +105,7 @@ def _closest(reply: PlanReply) -> QueueState | None:
 
 
 def _tables(edge: Rehearsal) -> list[Table]:
-    tables = []
-    if edge.moves:
-        moves = Table(title=f"what {edge.edge} would move", title_justify="left")
-        for heading in ("subscriber", "queue", "to"):
-            moves.add_column(heading)
-        moves.add_column("bytes/s", justify="right")
-        for move in edge.moves:
-            moves.add_row(move.subscriber, str(move.number), move.target, f"{move.bytes_out_per_s:.0f}")
-        tables.append(moves)
-    if edge.rejected:
-        rejected = Table(title="what it would not do", title_justify="left")
-        rejected.add_column("what")
-        rejected.add_column("why")
-        for what, why in edge.rejected.items():
-            rejected.add_row(what, why)
-        tables.append(rejected)
-    return tables
+    moves = [(one.subscriber, str(one.number), one.target, f"{one.bytes_out_per_s:.0f}") for one in edge.moves]
+    headings, title = ("subscriber", "queue", "to", ">bytes/s"), f"what {edge.edge} would move"
+    tables = [table(*headings, title=title, rows=moves)] if moves else []
+    return [*tables, *rejections("what it would not do", edge.rejected)]

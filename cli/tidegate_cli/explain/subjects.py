@@ -8,6 +8,20 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
+from tidegate_protocol.decisions import (
+    EdgePresence,
+    LoadStateChanged,
+    MigrationEnded,
+    Placed,
+    PublisherMoveEnded,
+    SessionCandidates,
+    SessionNotStarted,
+    SessionPlan,
+    SessionPlanned,
+    SessionRefused,
+    SessionRequested,
+    SessionWidened,
+)
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import (
     BrokerState,
@@ -19,23 +33,17 @@ from tidegate_protocol.operations import (
     SessionState,
     Told,
 )
+from tidegate_protocol.rendering import sentence as told_sentence
+from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.clauses import rejection
+from tidegate_protocol.rendering.moves import PLACED
+from tidegate_protocol.rendering.words import amount, counted, listed, messages, percent, seconds, sentence, when
 
 from . import session as sessions
-from .facts import moves_in
+from .course import moves_in, steps
 from .insights import insight_words
-from .words import (
-    amount,
-    because,
-    could_not_help,
-    counted,
-    listed,
-    messages,
-    percent,
-    seconds,
-    sentence,
-    subscription,
-    when,
-)
+from .queues import NO_TRAFFIC_PER_S, queue_words, subscription
+from .timeline import timeline
 
 STATES: Final = {
     LoadState.LOW: "LOW: it has room",
@@ -44,16 +52,13 @@ STATES: Final = {
     LoadState.NOT_AVAILABLE: "N/A: it takes no load now, or its load is not known yet",
 }
 REFUSALS_SAID_MAX: Final = 3
-NO_TRAFFIC_PER_S: Final = 0.05
-"""A subscription that gets less is at rest: nothing can be said about what may wait."""
 
 
 def render(reply: ExplainReply, now: datetime | None = None) -> list[RenderableType]:
     """Whatever was asked about: sentences, then tables."""
     if reply.what is Explained.SESSION:
         return sessions.render(reply, now)
-    course = sessions.timeline(sessions.shortened(reply.decisions), now)
-    return [Text(paragraph(reply, now)), *([course] if course is not None else [])]
+    return [Text(paragraph(reply, now)), *timeline(reply.decisions, now)]
 
 
 def paragraph(reply: ExplainReply, now: datetime | None = None) -> str:
@@ -82,15 +87,16 @@ def paragraph(reply: ExplainReply, now: datetime | None = None) -> str:
 
 def _broker(reply: ExplainReply, now: datetime | None) -> list[str]:
     if not reply.brokers:
-        gone = [told for told in reply.decisions if told.decision == "edge-not-alive"]
-        why = f": {gone[-1].reason}" if gone else ""
-        return [f"edge {reply.about} did not answer{why}", "its RabbitMQ may go on delivering without it"]
+        gone = [step.decision for step in steps(reply.decisions, EdgePresence) if not step.decision.alive]
+        because = f": {why(gone[-1])}" if gone else ""
+        return [f"edge {reply.about} did not answer{because}", "its RabbitMQ may go on delivering without it"]
     state = reply.brokers[0]
     said = [f"{state.role} {state.broker} is {STATES[state.state]}", *broker_words(state)]
     said += [f"at the moment: {state.doing}"] if state.doing else []
-    last = [told for told in reply.decisions if told.decision == "load-state" and told.broker == state.broker]
+    last = [step for step in steps(reply.decisions, LoadStateChanged) if step.broker == state.broker]
     if last:
-        said.append(f"its state changed last {when(last[-1].ago_us, now)}: {because(last[-1].reason)}")
+        to = last[-1].decision
+        said.append(f"its state changed last {when(last[-1].ago_us, now)}: {to.state}, because {why(to)}")
     said += _refusals(reply, now)
     said += _sessions_of(reply, state.broker, now)
     return said
@@ -134,24 +140,16 @@ def _queues_words(state: BrokerState) -> str:
     return text
 
 
-def queue_words(queue: QueueState) -> str:
-    """One subscription against its threshold."""
-    who = f"{queue.subscriber} (subscribed to {queue.pattern}, deadline {seconds(queue.deadline_s)})"
-    if queue.threshold is None or (queue.enqueue_per_s < NO_TRAFFIC_PER_S and queue.depth < 0.5):
-        return f"{who} with nothing waiting"
-    share = f", {percent(queue.depth / queue.threshold)} of it" if queue.threshold > 0.0 else ""
-    return f"{who} with {messages(queue.depth)} waiting where {messages(queue.threshold)} may{share}"
-
-
 def _refusals(reply: ExplainReply, now: datetime | None) -> list[str]:
     """Where this broker was asked for help, or asked for some, and it came to nothing."""
     said = []
     for told in reply.decisions:
-        if reply.about in told.rejected and told.decision.startswith(("session-", "remote-")):
-            why = could_not_help(told.rejected[reply.about])
-            said.append(f"{when(told.ago_us, now)} it could not help {told.subject}: {why}")
-        elif told.subject == reply.about and told.decision in ("session-refused", "session-not-started"):
-            said.append(f"{when(told.ago_us, now)} no session was begun for it: {because(told.reason)}")
+        record = told.record
+        if isinstance(record, SessionRefused | SessionNotStarted) and record.source == reply.about:
+            said.append(f"{when(told.ago_us, now)} no session was begun for it: {why(record)}")
+        elif isinstance(record, SessionRequested | SessionCandidates | SessionPlanned | SessionWidened | SessionPlan):
+            found = [one for one in record.rejected if one.name == reply.about]
+            said += [f"{when(told.ago_us, now)} it could not help {record.source}: {rejection(one)}" for one in found]
     return said[-REFUSALS_SAID_MAX:]
 
 
@@ -176,19 +174,18 @@ def _subscriber(reply: ExplainReply, now: datetime | None) -> list[str]:
         said += _place(queue, reply.decisions, now)
     if not reply.queues:
         said.append(f"subscriber {reply.about} has no subscription on a broker that answered")
-    mine = [told for told in reply.decisions if told.subject.split(" ", 1)[0] == reply.about]
-    moves = moves_in(mine)
+    mine = [step for step in steps(reply.decisions, MigrationEnded) if step.decision.subscriber == reply.about]
+    moves = moves_in(told for told in reply.decisions if getattr(told.record, "subscriber", "") == reply.about)
     for move in moves:
-        done = [
-            told for told in mine if told.decision == "migration-ended" and told.subject.endswith(f" to {move.target}")
-        ]
+        done = [step for step in mine if step.decision.moved and step.decision.target == move.target]
         if move.moved and done:
-            began = f"for session {done[-1].session}" if done[-1].session else ""
+            session = done[-1].decision.session
+            began = f"for session {session}" if session else ""
             said.append(
                 f"{when(done[-1].ago_us, now)} it was moved from {move.source} to {move.target} {began}".rstrip()
             )
-        for why in sorted(set(move.failed.values())):
-            said.append(f"a move from {move.source} to {move.target} failed, and it stayed: {because(why)}")
+        for reason in sorted(set(move.failed.values())):
+            said.append(f"a move from {move.source} to {move.target} failed, and it stayed: {reason}")
     if reply.queues and not any(move.moved for move in moves):
         said.append("as far as is remembered it was never moved")
     said += [culprit_words(one, now) for one in reply.culprits if one.client == reply.about]
@@ -200,7 +197,7 @@ def _place(queue: QueueState, decisions: tuple[Told, ...], now: datetime | None)
         f"subscriber {queue.subscriber} is on {queue.edge}, subscribed to {queue.pattern} with a deadline of "
         f"{seconds(queue.deadline_s)}"
     )
-    placed = [told for told in decisions if told.decision == "placement" and told.subject == queue.pattern]
+    placed = [one for step in steps(decisions, Placed) if (one := step.decision).pattern == queue.pattern and one.edge]
     said = [text]
     if queue.infeasible or queue.allowed_wait_s <= 0.0:
         said.append("that deadline can't be met by any broker behind these links, so that nobody is moved for it")
@@ -224,20 +221,9 @@ def _place(queue: QueueState, decisions: tuple[Told, ...], now: datetime | None)
     ]
     said += flags
     if placed:
-        rule, _, edge = placed[-1].reason.partition(": ")
-        said.append(f"subscriptions to {queue.pattern} were last placed on {edge} {_PLACED.get(rule, f'({rule})')}")
+        last = placed[-1]
+        said.append(f"subscriptions to {queue.pattern} were last placed on {last.edge} {PLACED[last.reason]}")
     return said
-
-
-_PLACED: Final = {
-    "same-pattern": "because others with that pattern are there",
-    "apart-from-correlated": "because topics that rise together with it, by an insight, are on others",
-    "most-capacity-left": "because it had the most capacity left",
-    "near-tie-faster": "because it had about the most capacity left, and is the fastest of those",
-    "fewest-subscriptions": "because it had the fewest subscriptions, capacities being unknown",
-    "only-edge": "because there is no other edge",
-    "entry-broker": "because that is where it asked",
-}
 
 
 # Publishers
@@ -249,25 +235,14 @@ def _publisher(reply: ExplainReply, now: datetime | None) -> list[str]:
     if not mine:
         said.append("it keeps to its limits, as far as there are any")
     said += [culprit_words(one, now) for one in mine]
-    moved = [told for told in reply.decisions if told.decision == "publisher-moved"]
-    said += [f"{when(told.ago_us, now)} it was moved to head {told.subject.partition('>')[2]}" for told in moved]
+    moved = [step for step in steps(reply.decisions, PublisherMoveEnded) if step.decision.moved]
+    said += [f"{when(step.ago_us, now)} it was moved to head {step.decision.target}" for step in moved]
     return said
 
 
 def culprit_words(one: Culprit, now: datetime | None) -> str:
     """Who it is that would harm others, and what was done about it."""
-    match one.what:
-        case "slow-subscriber":
-            pattern = one.text.partition(":")[0]
-            return (
-                f"{when(one.ago_us, now)} subscriber {one.client} on {one.broker} was found too slow: it takes "
-                f"{amount(one.numbers.get('drain_per_s', 0.0))} messages per second of {pattern} where "
-                f"{amount(one.numbers.get('enqueue_per_s', 0.0))} come in, although the uplink would carry more; "
-                f"{amount(one.numbers.get('depth', 0.0))} wait, and of more than "
-                f"{amount(one.numbers.get('messages_max', 0.0))} the oldest are dropped"
-            )
-        case _:
-            return f"{when(one.ago_us, now)} publisher {one.client} was {because(one.text)}"
+    return f"{when(one.ago_us, now)} {one.broker} found that {told_sentence(one.record)}"
 
 
 # Clusters
@@ -287,7 +262,7 @@ def _cluster(reply: ExplainReply, now: datetime | None) -> list[str]:
             f"{counted(past, 'subscription')} {'has' if past == 1 else 'have'} more waiting than the deadline allows"
         )
     elif queues:
-        nearest = f"{queue_words(queues[0])} on {queues[0].edge}"
+        nearest = f"{queue_words(queues[0])}, on {queues[0].edge}"
         said.append(f"no subscription is about to miss its deadline; nearest to it is {nearest}")
     said += [culprit_words(one, now) for one in reply.culprits]
     said.append(

@@ -221,7 +221,7 @@ ROWS: Rows = (
                 [
                     q(
                         f"""sum by (broker, decision, reason) (increase(tidegate_decisions_total{{{IN_CLUSTER},
-                            decision=~"session-(failed|refused|not-started|empty)|drain-waits"}}{RATE})) > 0""",
+                            decision=~"session-(failed|refused|not-started)|drain-waits"}}{RATE})) > 0""",
                         "{{broker}} {{decision}}: {{reason}}",
                     )
                 ],

@@ -4,8 +4,10 @@ A message is *owed* to a subscription if it was published after the head granted
 the routes are live) and before the subscription ended. Only what is owed is judged for loss and order: of what was
 published earlier a subscriber may get some, by luck, and in an order that nobody promised.
 
-A *life* of a client goes from its start to its crash. What a client without memory gets again, because its
-predecessor had not acknowledged it, it can't know to be a repetition; so doubles and order are judged within a life.
+What is lost, doubled or out of order says the judge (`tidegate_simulator.judging`); what is owed and what is excused is
+decided here. A *life* of a client goes from its start to its crash.
+
+Messages of plain publishers carry no ids for the client to go by; `plain` says how they are judged.
 """
 
 from __future__ import annotations
@@ -14,22 +16,20 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidegate._collector import PATIENCE_SHARE
 from tidegate_agents.machine import Action, Event, MessageReceived, Reply, SendClient
-from tidegate_protocol.balancing import CollectOrder
+from tidegate_protocol.balancing.places import CollectOrder
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
 from tidegate_protocol.topics import matches
+from tidegate_simulator.judging import NAMED_MAX, Judge, Wrong, stream_of
 from tidegate_simulator.scenario import FaultKind, SubscriberSpec
 
 from . import view
 from .base import Checker
+from .plain import PlainStreams
 from .view import Tree
 
 if TYPE_CHECKING:
     from tidegate_simulator.world import World
-
-NAMED_MAX = 5
-"""How many messages a violation names."""
 
 
 @dataclass(slots=True)
@@ -58,15 +58,6 @@ class Owed:
         return stream in self.first and self.first[stream] <= sequence < self.end.get(stream, sequence + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """An order to collect what waits elsewhere."""
-
-    id: str
-    ordered_s: float
-    patience_s: float
-
-
 class Deliveries(Checker):
     """Follows who is owed what, and what each application gets."""
 
@@ -77,30 +68,26 @@ class Deliveries(Checker):
         self._owed: dict[str, Owed] = {}
         self._streams: dict[str, tuple[int, tuple[Owed, ...]]] = {}
         """Per stream how many messages were published (sequences have no gaps), and whose pattern matches."""
-        self._lives: dict[str, dict[str, int]] = {}
-        """Per subscriber the messages it got, with the life in which it got them last."""
-        self._last: dict[tuple[str, int, str], int] = {}
-        """Per subscriber, life and stream the highest sequence that came in order."""
-        self._came_s: dict[tuple[str, int, str], float] = {}
-        """The same: when something last came through the queue in use."""
-        self._collections: dict[str, Collection] = {}
-        """Per subscriber the last one that was ordered."""
-        self._impatient: set[tuple[str, int, str]] = set()
-        """Where something was collected before what precedes it had come, after the time that is waited for that."""
+        self._came: dict[str, Judge] = {}
+        """Per subscriber everything it got."""
+        self._in_turn: dict[str, Judge] = {}
+        """Per subscriber that of it whose order is promised."""
 
     def started(self, world: World) -> None:
         super().started(world)
         self._world = world
         self._tree = Tree(world.scenario)
+        self._plain = PlainStreams(world)
         faults = world.scenario.faults
         for spec in world.scenario.subscribers:
             crashes = [f.at_s for f in faults if f.kind is FaultKind.CLIENT_CRASH and f.target == spec.name]
             self._owed[spec.name] = Owed(spec, sorted(crashes))
-            self._lives[spec.name] = {}
+            self._came[spec.name], self._in_turn[spec.name] = Judge(), Judge()
 
     # Owed
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
+        self._plain.stepped(actions)
         if isinstance(event, MessageReceived) and isinstance(event.message, SubscribeRequest):
             self._owed[event.message.subscriber].replaced |= event.message.unreachable is not None
         for action in actions:
@@ -108,12 +95,6 @@ class Deliveries(Checker):
                 self._granted(broker, action.message, now)
             elif isinstance(action, SendClient) and isinstance(action.message, CollectOrder):
                 self._owed[action.client].replaced = True
-                self._collect(action.client, action.message, now)
-
-    def _collect(self, subscriber: str, order: CollectOrder, now: float) -> None:
-        known = self._collections.get(subscriber)
-        if known is None or known.id != order.migration:
-            self._collections[subscriber] = Collection(order.migration, now, PATIENCE_SHARE * order.timeout_us / 1e6)
 
     def _granted(self, head: str, reply: SubscribeReply, now: float) -> None:
         owed = self._owed[reply.subscription.subscriber]
@@ -153,54 +134,47 @@ class Deliveries(Checker):
     def delivered(
         self, subscriber: str, message_id: str, published_s: float, now: float, *, late: bool, collected: bool
     ) -> None:
-        owed, had = self._owed[subscriber], self._lives[subscriber]
-        life, before = owed.life(now), had.get(message_id)
-        had[message_id] = life
-        if before == life:
-            self.report(now, f"{subscriber} got {message_id} twice", "doubled")
+        owed, came, in_turn = self._owed[subscriber], self._came[subscriber], self._in_turn[subscriber]
+        stream, sequence = stream_of(message_id)
+        excused = False
+        if self._plain.knows(stream):
+            includes = owed.includes(stream, sequence)
+            sequence = self._plain.counted(subscriber, owed.life(now), stream, sequence, includes)
+            excused = self._plain.excused(subscriber, stream, now, message_id)
+            message_id = f"{stream}:{sequence}"
+            if includes and sequence >= self._streams[stream][0] and not excused:
+                self.report(now, f"{subscriber} got more of {stream} than were published", Wrong.DOUBLED)
+        life, before = owed.life(now), came.came(stream, sequence)
+        if came.take(stream, sequence, life=life) is Wrong.DOUBLED and not excused:
+            self.report(now, f"{subscriber} got {message_id} twice", Wrong.DOUBLED)
         # What was collected from an edge that had been away may come after newer ones, which came by another way
         # meanwhile; but nothing older may come after it. Nobody can promise the order of what an earlier life of the
         # client had got already (RabbitMQ puts it back into the queue, where it may meet repetitions that a cut link
         # made); nor of what a limit on the queue had dropped, if a publisher or a link that was cut sends it again;
         # nor, for the same reason, of what waits to be collected: a repetition comes through the new queue.
-        stream, sequence = stream_of(message_id)
-        if before is not None or not owed.includes(stream, sequence) or published_s < owed.replaced_s:
+        if before or not owed.includes(stream, sequence) or published_s < owed.replaced_s or excused:
             return
         if view.was_dropped(self._world, subscriber, message_id):
             return
-        key = (subscriber, life, stream)
-        last = self._last.get(key, -1)
-        if collected and self._gave_up_waiting(key, sequence > last + 1, now):
-            return
-        if not collected:
-            self._came_s[key] = now
-        if sequence < last and not collected:
-            self.report(now, f"{subscriber} got {message_id} after {stream}:{last}", "out-of-order")
-        self._last[key] = max(last, sequence)
-
-    def _gave_up_waiting(self, key: tuple[str, int, str], ahead: bool, now: float) -> bool:
-        """Whether what is collected comes though something before it may come later. A client waits for that, but not
-        for ever if the queue in use brings nothing (docs/sdk.md); then nobody promises an order.
-        """
-        collection = self._collections.get(key[0])
-        if ahead and collection is not None:
-            stalled_s = now - max(self._came_s.get(key, 0.0), collection.ordered_s)
-            if stalled_s >= collection.patience_s:
-                self._impatient.add(key)
-        return key in self._impatient
+        following = in_turn.following(stream, life)
+        if in_turn.take(stream, sequence, life=life, collected=collected) is Wrong.OUT_OF_ORDER:
+            self.report(now, f"{subscriber} got {message_id} after {stream}:{following - 1}", Wrong.OUT_OF_ORDER)
 
     # Lost
 
     def ended(self, world: World, now: float) -> None:
         for subscriber, owed in sorted(self._owed.items()):
             # What a limit on the queue of a subscriber that is too slow cost it, the agent gave up on purpose.
-            had = self._lives[subscriber].keys() | view.dropped(world, subscriber) | self._waiting(owed)
+            excused = view.dropped(world, subscriber) | self._waiting(owed)
             for stream, first in sorted(owed.first.items()):
-                ids = (f"{stream}:{sequence}" for sequence in range(first, self._end(owed, stream)))
-                missing = [identity for identity in ids if identity not in had]
-                if missing:
+                if self._plain.repeats(stream) and self._plain.excused(subscriber, stream, now):
+                    continue
+                lost = self._came[subscriber].lost(stream, self._end(owed, stream), first)
+                ids = (f"{stream}:{sequence}" for sequence in lost)
+                missing = [identity for identity in ids if identity not in excused]
+                if missing and not self._plain.raced(subscriber, stream, len(missing)):
                     named = ", ".join(missing[:NAMED_MAX])
-                    self.report(now, f"{subscriber} never got {len(missing)} of {stream}: {named}", "lost")
+                    self.report(now, f"{subscriber} never got {len(missing)} of {stream}: {named}", Wrong.LOST)
 
     def _end(self, owed: Owed, stream: str) -> int:
         """The first sequence that is not owed any more.
@@ -213,18 +187,11 @@ class Deliveries(Checker):
             return self._streams[stream][0]
         if owed.replaced:
             return 0
-        lives = range(len(owed.crashes_s) + 1)
-        newest = max(self._last.get((owed.spec.name, life, stream), -1) for life in lives)
-        return min(newest + 1, owed.end.get(stream, newest + 1))
+        following = self._in_turn[owed.spec.name].following(stream)
+        return min(following, owed.end.get(stream, following))
 
     def _waiting(self, owed: Owed) -> frozenset[str]:
         """What waits for an application that takes less per second than it is sent, in its queue or its client. It is
         late, but not lost. Everybody else has had the time to get everything.
         """
         return frozenset() if owed.spec.takes_per_s is None else view.waiting_for(self._world, owed.spec.name)
-
-
-def stream_of(message_id: str) -> tuple[str, int]:
-    """Publisher and topic as one text, and the sequence."""
-    stream, _, digits = message_id.rpartition(":")
-    return stream, int(digits)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate_agents.machine import (
     Action,
-    Decision,
     Event,
     HeadSampled,
     MessageReceived,
@@ -21,16 +20,10 @@ from tidegate_agents.machine import (
     ReplyReceived,
     Send,
 )
-from tidegate_protocol.balancing import (
-    AcceptEnd,
-    AcceptRequest,
-    BalanceCandidates,
-    BalancePlan,
-    BrokerLoad,
-    LoadReply,
-    PlannedMove,
-    RemoteLoads,
-)
+from tidegate_protocol.balancing.abroad import AcceptEnd, AcceptRequest, RemoteLoads
+from tidegate_protocol.balancing.loads import BrokerLoad
+from tidegate_protocol.balancing.sessions import BalanceCandidates, BalancePlan, LoadReply, PlannedMove
+from tidegate_protocol.decisions import AcceptanceEnded, Decision, MigrationEnded
 from tidegate_protocol.messages import ControlMessage, OutputPrepare
 from tidegate_simulator.scenario import FaultKind
 
@@ -46,8 +39,6 @@ LAST_RESORT: Final = {"uplink": 0.99, "downlink": 0.95, "matching": 0.95}
 ROUNDING: Final = 1e-6
 SOMETHING_PER_S: Final = 1.0
 """In bytes: less than one message in any period."""
-OVER: Final = frozenset({"migration-ended", "migration-failed", "accepted", "not-accepted"})
-"""The decisions by which a head says that a migration is no longer under way."""
 
 
 class PredictionsKept(Checker):
@@ -77,7 +68,7 @@ class PredictionsKept(Checker):
                 self.report(now, f"{plan.edge} plans a move to {target}, which was not offered ({plan.session})")
                 continue
             moves = [move for move in plan.moves if move.target == target]
-            for what in overloads(offers[target], moves, last_resort=plan.last_resort):
+            for what in overloads(offers[target], moves, last_resort=plan.reach.fills_up):
                 self.report(now, f"{target} would be at {what} by the plan of {plan.session}")
 
 
@@ -153,10 +144,9 @@ class PromisesCounted(Checker):
                 self._running.pop(self._coming.pop(migration), None)
 
     def decided(self, broker: str, decision: Decision, now: float) -> None:
-        if decision.kind in OVER:
-            # Subscriber and pattern come first, the target last.
-            words = decision.subject.split(" ")
-            self._running.pop((broker, words[0], words[-1]), None)
+        match decision:
+            case MigrationEnded(subscriber=subscriber, target=edge) | AcceptanceEnded(subscriber=subscriber, edge=edge):
+                self._running.pop((broker, subscriber, edge), None)
 
     def _offered(self, head: str, offer: BalanceCandidates | RemoteLoads, now: float) -> None:
         while self._crashes and self._crashes[0][0] <= now:

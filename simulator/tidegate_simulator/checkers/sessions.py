@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from tidegate_agents.machine import (
     Action,
     Announce,
-    Decision,
     Event,
     MessageReceived,
     Reply,
@@ -20,14 +19,9 @@ from tidegate_agents.machine import (
     Send,
     SendClient,
 )
-from tidegate_protocol.balancing import (
-    BalanceRequest,
-    MigrateOrder,
-    MigrationReport,
-    MigrationStage,
-    SessionNotice,
-    SessionPhase,
-)
+from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.sessions import BalanceRequest, SessionNotice, SessionPhase
+from tidegate_protocol.decisions import Decision, DrainOrder, DrainOrdered
 from tidegate_protocol.messages import Refusal
 from tidegate_simulator.scenario import FaultKind, Scenario
 
@@ -163,10 +157,9 @@ class NoOscillation(Checker):
         self._clocks = [f for f in world.scenario.faults if f.kind is FaultKind.CLOCK]
 
     def decided(self, broker: str, decision: Decision, now: float) -> None:
-        if decision.kind == "drain":
-            self._draining.add(decision.subject)
-        elif decision.kind == "undrain":
-            self._draining.discard(decision.subject)
+        if isinstance(decision, DrainOrdered):
+            change = self._draining.add if decision.reason is DrainOrder.DRAIN else self._draining.discard
+            change(decision.edge)
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
         if isinstance(event, MessageReceived | ReplyReceived):

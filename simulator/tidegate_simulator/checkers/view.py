@@ -128,6 +128,16 @@ def dropped(world: World, subscriber: str) -> frozenset[str]:
     return frozenset(identity for name, identity in world.dropped if name == subscriber)
 
 
+def was_redelivered(world: World, subscriber: str, message_id: str) -> bool:
+    """Whether this plain message came again because it had not been acknowledged."""
+    return (subscriber, message_id) in world.redelivered
+
+
+def redelivered(world: World, subscriber: str) -> frozenset[str]:
+    """The plain messages that came to a subscriber again because they had not been acknowledged."""
+    return frozenset(identity for name, identity in world.redelivered if name == subscriber)
+
+
 def machines(world: World) -> dict[str, object]:
     """The machines of all processes that run, by name."""
     found: dict[str, object] = {name: broker.agent for name, broker in world.brokers.items() if broker.up}

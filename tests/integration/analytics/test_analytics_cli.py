@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from tests.support.telemetry_maker import digest
 from tidegate_analytics import lake
 from tidegate_analytics.runner import raw_messages, write_lake
-from tidegate_brokers.embedded.nodes import RabbitNode, amqp_url
 from tidegate_cli.commands import analytics
 from tidegate_cli.exit_codes import ExitCode
+from tidegate_embedded.nodes import RabbitNode, amqp_url
 from tidegate_protocol.names import TELEMETRY_STREAM
 from tidegate_protocol.telemetry import encode
 

@@ -21,6 +21,7 @@ from tidegate_analytics.errors import LakeMismatch, LakeMissing, QueryFailed
 from tidegate_analytics.jobs import Options
 from tidegate_analytics.runner import run_over_lake, wait
 from tidegate_protocol import telemetry as t
+from tidegate_protocol.decisions import PlanOutcome, Rejected, Rejection, SessionPlanned, from_plain
 
 ROOT = Path(__file__).parents[3]
 KILL_TIMEOUT_S = 120.0
@@ -64,6 +65,8 @@ def test_every_kind_is_read_as_it_was_written(spark: SparkSession, tmp_path: Pat
         (row,) = whole.read(sample.kind).collect()
         fields = plain(row)
         assert isinstance(fields, dict)
+        if isinstance(sample, t.DecisionMade):
+            fields["record"] = json.loads(fields["record"])  # the column is the decision as JSON
         assert t.decode(json.dumps({"kind": sample.kind, **fields}, default=str).encode()) == sample
         assert row["time"].replace(tzinfo=UTC) == datetime.fromtimestamp(START_US / 1e6, UTC)
         assert (row["stream_broker"], row["stream"], row["batch"]) == ("head", "tidegate.telemetry", 0)
@@ -101,10 +104,13 @@ def test_whatever_is_no_record_is_quarantined_with_its_reason(spark: SparkSessio
     stream, path = RawStream(tmp_path / "raw"), tmp_path / "lake"
     bad = bad_bodies()
     slightly_ahead = digest(0, [1], number=2).model_copy(update={"time_us": time.time_ns() // 1_000 + 30_000_000})
+    told = Rejected(
+        "\u2028", Rejection.REFUSED, "\ud7ff", value=1.7e308, limit=-1.7e308, detail='\u0000"\\\n' + "☃" * 200
+    )
+    plan = SessionPlanned("edge-1", PlanOutcome.NO_ROOM, (), 2, drain_factor=5e-324, rejected=(told,))
     extremes = t.DecisionMade(
-        time_us=START_US, cluster="north", broker="edge-1", decision="x", reason='\u0000"\\\n' + "☃" * 900,
-        numbers={"most": 1.7e308, "least": -1.7e308, "": 5e-324}, rejected={"\u2028": "\ud7ff"},
-    )  # fmt: skip
+        time_us=START_US, cluster="north", broker="edge-1", decision=plan.kind, reason='\u0000"\\\n☃', record=plan
+    )
     newer = json.dumps({**json.loads(t.encode(digest(0, [1], number=3))), "field_of_the_future": {"a": [1]}}).encode()
     # What is text in JSON and a number in the model is taken, as every reader of records takes it.
     lax = json.dumps({**json.loads(t.encode(digest(0, [1], number=4))), "received": "1", "late": 0.0}).encode()
@@ -124,7 +130,8 @@ def test_whatever_is_no_record_is_quarantined_with_its_reason(spark: SparkSessio
     assert (large["body_bytes"], len(large["body"])) == (t.RECORD_BYTES_MAX + 1, t.RECORD_BYTES_MAX)
     assert all(row["detail"] for row in rows)
     (decision,) = whole.read("decision").collect()
-    assert (decision["reason"], decision["numbers"]) == (extremes.reason, dict(extremes.numbers))
+    assert (decision["decision"], decision["reason"]) == (extremes.decision, extremes.reason)
+    assert from_plain(json.loads(decision["record"])) == plan
     assert sorted(row["received"] for row in whole.read("latency").collect()) == [1, 1, 1, 1]
     assert offsets(spark, path) == list(range(stream.offset))
 

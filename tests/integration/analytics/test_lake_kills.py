@@ -21,7 +21,7 @@ from tests.support.spark import java_problem
 from tests.support.streams import contents, declare, publish
 from tests.support.telemetry_maker import digest, load
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.nodes import amqp_url, rabbit_nodes
+from tidegate_embedded.nodes import amqp_url, rabbit_nodes
 from tidegate_protocol.names import TELEMETRY_STREAM
 from tidegate_protocol.telemetry import encode
 

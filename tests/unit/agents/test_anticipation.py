@@ -6,15 +6,17 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.support.decisions import of_kind
 from tests.support.edge_driver import AT_ONCE
-from tidegate_agents.anticipation import RISE_MAX, THRESHOLD_SHARE_MIN
 from tidegate_agents.config import EdgeConfig
-from tidegate_agents.detector import Detector
-from tidegate_agents.edge import EdgeAgent
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.load.anticipation import RISE_MAX, THRESHOLD_SHARE_MIN
+from tidegate_agents.load.detector import Detector
+from tidegate_agents.load.metrics import BrokerSample, Metric, Role, SubscriptionSample, utilizations
 from tidegate_agents.machine import Decision, EdgeSampled, MessageReceived, Record, Started
-from tidegate_agents.metrics import BrokerSample, Metric, Role, SubscriptionSample, utilizations
-from tidegate_agents.policies import policy_named
-from tidegate_agents.policy import QueueLoad
+from tidegate_agents.policy import policy_named
+from tidegate_agents.policy.interface import QueueLoad
+from tidegate_protocol import decisions as d
 from tidegate_protocol.insight import EdgeInsight, PatternForecast
 from tidegate_protocol.messages import Capacity, LoadState, Subscription
 
@@ -107,10 +109,11 @@ def test_a_backlog_is_seen_sooner_and_the_decision_says_why() -> None:
     warned.forecasts = {"rain": 100.0, "calm": 100.0}
     found = [decision for _ in range(3) for decision in warned.sampled(sample(depth)).decisions]
     assert warned.assessment.state is LoadState.OVERLOAD
-    decision = next(d for d in found if d.kind == "load-state" and d.reason.startswith("OVERLOAD"))
-    assert decision.reason.endswith("a forecast lowered the threshold")
-    assert decision.numbers["insight.out.rain.0.forecast_per_s"] == 100.0
-    assert decision.numbers["insight.out.rain.0.threshold_measured"] > depth
+    decision = next(one for one in of_kind(found, d.LoadStateChanged) if one.state is LoadState.OVERLOAD)
+    assert decision.hints is not None
+    hint = next(one for one in decision.hints.forecasts if one.queue == "out.rain.0")
+    assert hint.forecast_per_s == 100.0
+    assert hint.threshold_measured > depth
 
 
 def test_what_was_forecast_leaves_no_trace_when_it_is_over() -> None:
@@ -127,18 +130,18 @@ def test_what_was_forecast_leaves_no_trace_when_it_is_over() -> None:
 def test_a_capacity_fills_in_only_where_nothing_is_known() -> None:
     configured, unknown = edge(20_000.0), edge(None)
     for found in (configured, unknown):
-        found.uplink_hint = 40_000.0
+        found.uplink.hint = 40_000.0
         judged(found, {})
     assert configured.broker.capacity.uplink_bytes_per_s == 20_000.0
-    assert not configured.hinted
+    assert not configured.uplink.hinted
     assert utilizations(unknown.broker)[Metric.UPLINK] == 0.25
-    assert unknown.hinted
+    assert unknown.uplink.hinted
 
 
 @pytest.mark.parametrize("hint", [1e-6, 1.0, 9_999.0])
 def test_a_capacity_is_never_below_what_was_carried(hint: float) -> None:
     plain, found = edge(None), edge(None)
-    found.uplink_hint = hint
+    found.uplink.hint = hint
     before, _ = judged(plain, {})
     after, _ = judged(found, {})
     assert found.broker.capacity.uplink_bytes_per_s == 2 * RATE * SIZE
@@ -148,13 +151,13 @@ def test_a_capacity_is_never_below_what_was_carried(hint: float) -> None:
 @pytest.mark.parametrize("hint", [1.0, 1e13])
 def test_the_first_backlog_that_the_uplink_causes_replaces_the_hint(hint: float) -> None:
     plain, found = edge(None), edge(None)
-    found.uplink_hint = hint
+    found.uplink.hint = hint
     for one in (plain, found):
         for depth in range(0, 600, 60):
             one.sampled(sample(float(depth), drained=RATE - 10.0))
     assert found.broker == plain.broker
     assert found.assessment == plain.assessment
-    assert not found.hinted
+    assert not found.uplink.hinted
     assert found.uplink_limits
 
 
@@ -204,15 +207,15 @@ def test_what_has_expired_or_was_overtaken_is_not_used() -> None:
     driver.tell(2, uplink_bytes_per_s=5e4, left_s=2.0)
     driver.tell(1, uplink_bytes_per_s=7e4)
     driver.sample()
-    assert driver.agent.detector.uplink_hint == 5e4
+    assert driver.agent.detector.uplink.hint == 5e4
     said = driver.sample()
-    assert driver.agent.detector.uplink_hint is None
-    assert [d.kind for d in said if d.kind.startswith("insight")] == ["insight-over"]
-    assert not [d for d in driver.sample() if d.kind.startswith("insight")]
+    assert driver.agent.detector.uplink.hint is None
+    assert [one.kind for one in said if one.kind.startswith("insight")] == ["insight-over"]
+    assert not [one for one in driver.sample() if one.kind.startswith("insight")]
 
 
 def test_an_edge_says_what_it_was_told_once() -> None:
     driver = Edge()
-    assert [d.kind for d in driver.tell(1, uplink_bytes_per_s=5e4)] == ["insight-told"]
+    assert [one.kind for one in driver.tell(1, uplink_bytes_per_s=5e4)] == ["insight-told"]
     assert not driver.tell(2, uplink_bytes_per_s=5e4)
-    assert [d.kind for d in driver.tell(3, left_s=0.0)] == ["insight-over"]
+    assert [one.kind for one in driver.tell(3, left_s=0.0)] == ["insight-over"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.head_cluster import load, move
-from tidegate_agents.cooldowns import Cooldowns
-from tidegate_agents.promises import Promises
+from tidegate_agents.head.moving.cooldowns import Cooldowns
+from tidegate_agents.head.moving.promises import Promises
 
 CLIENT = ("s", "a")
 
@@ -34,7 +34,7 @@ def test_a_rest_may_be_prolonged_but_not_cut_short() -> None:
 
 
 def test_the_memory_of_resting_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate_agents.cooldowns.CLIENTS_MAX", 3)
+    monkeypatch.setattr("tidegate_agents.head.moving.cooldowns.CLIENTS_MAX", 3)
     cooldowns = Cooldowns()
     for number in range(10):
         cooldowns.rest((f"s{number}", "a"), float(number))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate_agents import covering as module
-from tidegate_agents.covering import NO_CHANGE, CoverChange, CoveringSet
+from tidegate_agents.topics import covering as module
+from tidegate_agents.topics.covering import NO_CHANGE, CoverChange, CoveringSet
 from tidegate_protocol.topics import covers
 
 
@@ -65,3 +65,12 @@ def test_many_patterns_with_different_stems_are_cheap_to_keep(form: str, monkeyp
         covering.remove(form.format(number))
     assert covering.maximal == {"x.#"}
     assert calls <= 2 * 2_000
+
+
+def test_thousands_of_patterns_that_begin_with_wildcards_are_told_apart_by_their_words() -> None:
+    """Compared one by one, these would take minutes and run into the time limit."""
+    patterns = [f"#.s{number}.#" for number in range(5_000)] + [f"*.s{number}.#" for number in range(5_000)]
+    found = CoveringSet(patterns)
+    assert found.maximal == set(patterns[:5_000])
+    assert found.add("#").left == tuple(sorted(patterns[:5_000]))
+    assert found.remove("#").entered == tuple(sorted(patterns[:5_000]))

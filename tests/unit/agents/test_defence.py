@@ -6,17 +6,18 @@ import pytest
 
 from tests.support.agents_driver import subscription
 from tests.support.parts_driver import PartsDriver, decisions, messages, of
-from tidegate_agents import defence
 from tidegate_agents.config import BalancingConfig
+from tidegate_agents.head.publishers import defence
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.machine import Action, DisconnectPublisher, HeadSampled
-from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
-from tidegate_protocol.balancing import ThrottleOrder
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.publishers import ThrottleOrder
 
 
 def driver(**limits: float) -> PartsDriver:
     found = PartsDriver(balancing=BalancingConfig(flood_samples_needed=3, containment_s=30.0, **limits))  # type: ignore[arg-type]
     found.edge("e1")
-    found.context.enter("e1", subscription(pattern="wanted"))
+    found.context.ledger.found("e1", subscription(pattern="wanted"))
     found.hello("p~1", "wanted")
     return found
 
@@ -40,12 +41,10 @@ def test_a_flood_is_named_after_enough_samples_in_a_row_and_asked_to_keep_to_the
     actions = flood(found, 500.0)
     (order,) = messages(actions, ThrottleOrder)
     assert (order.publisher, order.messages_per_s, order.for_us) == ("p~1", 100.0, 30_000_000)
-    (decision,) = decisions(actions, "flooding-publisher")
-    assert decision.subject == "p~1"
-    assert decision.session == "p~1"
-    assert "wanted" in decision.reason
-    assert decision.numbers["messages_per_s"] == 500.0
-    assert decision.numbers["publisher_messages_per_s_max"] == 100.0
+    (decision,) = decisions(actions, d.FloodingPublisher)
+    assert (decision.publisher, decision.session, decision.topics) == ("p~1", "p~1", ("wanted",))
+    assert (decision.value_per_s, decision.limit_per_s) == (500.0, 100.0)
+    assert not decision.disconnected
 
 
 def test_samples_below_the_limit_in_between_start_the_count_anew() -> None:
@@ -79,10 +78,10 @@ def test_whoever_does_not_listen_is_disconnected_after_as_many_samples_again() -
     actions = flood(found, 500.0)
     (cut,) = of(actions, DisconnectPublisher)
     assert cut.publisher == "p~1"
-    assert decisions(actions, "publisher-disconnected")
+    assert decisions(actions, d.FloodingPublisher)[0].disconnected
     # It comes back and floods on: the same course once more.
     later = [action for _ in range(6) for action in flood(found, 500.0)]
-    assert decisions(later, "flooding-publisher")
+    assert decisions(later, d.FloodingPublisher)
     assert of(later, DisconnectPublisher)
 
 
@@ -94,7 +93,7 @@ def test_whoever_listens_is_left_alone_and_forgotten() -> None:
     actions = [action for _ in range(29) for action in flood(found, 100.0)]
     assert not messages(actions, ThrottleOrder)
     assert "p~1" in found.parts.defence
-    assert decisions(flood(found, 100.0), "publisher-behaves")
+    assert decisions(flood(found, 100.0), d.PublisherBehaves)
     assert "p~1" not in found.parts.defence
 
 
@@ -120,7 +119,7 @@ def test_a_foreign_client_gets_no_order_but_is_cut_off_all_the_same() -> None:
     found = driver(publisher_messages_per_s_max=100.0)
     actions = [action for _ in range(6) for action in flood(found, 500.0, name="amqp-client")]
     assert not messages(actions, ThrottleOrder)
-    assert decisions(actions, "flooding-publisher")
+    assert decisions(actions, d.FloodingPublisher)
     assert [cut.publisher for cut in of(actions, DisconnectPublisher)] == ["amqp-client"]
 
 
@@ -129,4 +128,4 @@ def test_the_number_of_flooders_watched_is_bounded(monkeypatch: pytest.MonkeyPat
     found = driver(publisher_messages_per_s_max=1.0)
     samples = [PublisherSample(f"x{number}~1", "wanted", 10.0, 1.0) for number in range(5)]
     actions = [action for _ in range(3) for action in found.sample(*samples)]
-    assert len(decisions(actions, "flooding-publisher")) == 2
+    assert len(decisions(actions, d.FloodingPublisher)) == 2

@@ -9,15 +9,18 @@ import pytest
 
 from tests.support.agents_driver import of, sent
 from tests.support.edge_driver import AT_ONCE, EdgeDriver, Flow
-from tidegate_agents.analysis import Bundle, Group
+from tests.support.formulas import Rate, edge_time_s, follow
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.detector import NOISE_MESSAGES_MIN, Detector
+from tidegate_agents.load.detector import Detector
+from tidegate_agents.load.following import NOISE_MESSAGES_MIN
+from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
+from tidegate_agents.load.threshold import ThresholdKind, paper_depth, projected_depth
 from tidegate_agents.machine import EdgeSampled, LimitOutput
-from tidegate_agents.metrics import BrokerSample, Role, SubscriptionSample
-from tidegate_agents.policies import policy_named
-from tidegate_agents.rates import Rate, follow
-from tidegate_agents.threshold import ThresholdKind, edge_times, paper_depth, projected_depth
-from tidegate_protocol.balancing import BalanceRequest, PatternPath, PatternPaths
+from tidegate_agents.policy import policy_named
+from tidegate_agents.policy.bundles import Bundle, Group
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.paths import PatternPath, PatternPaths
+from tidegate_protocol.balancing.sessions import BalanceRequest
 from tidegate_protocol.messages import Capacity, LoadState, Subscription
 from tidegate_protocol.names import output_queue
 
@@ -58,7 +61,7 @@ def test_thresholds_are_those_of_the_formulas_with_smoothed_and_predicted_rates(
         )
         arriving, draining = follow(arriving, sample.enqueue_per_s), follow(draining, sample.drain_per_s)
         found.sampled(EdgeSampled(broker(0.0), (sample,), 0.2))
-        wait_s = 2.0 - 0.25 - 0.1 - 0.2 - edge_times(500, capacity).total_s
+        wait_s = 2.0 - 0.25 - 0.1 - 0.2 - edge_time_s(500, capacity)
         formula = paper_depth if kind is ThresholdKind.PAPER else projected_depth
         expected = formula(wait_s, arriving.predicted, draining.predicted, 0.5)
         queue = found.queue("out.s.0")
@@ -159,7 +162,8 @@ def test_what_is_gone_is_not_judged_and_counted_as_unknown() -> None:
 def test_a_subscription_that_just_came_is_not_judged_by_its_first_sample() -> None:
     found = detector(subscription("s"), threshold=ThresholdKind.PAPER)
     first = SubscriptionSample("out.s.0", "t", 100, 20, 0, 80, 0.4, 100)
-    assert found.sampled(EdgeSampled(broker(1e4), (first,))).assessment.state is LoadState.LOW
+    found.sampled(EdgeSampled(broker(1e4), (first,)))
+    assert found.assessment.state is LoadState.LOW
 
 
 # Noise
@@ -193,13 +197,13 @@ def steady(config: BalancingConfig, seed: int, seconds: int = HOUR_S) -> EdgeDri
 @pytest.mark.parametrize("kind", list(ThresholdKind))
 def test_an_hour_of_steady_load_at_85_percent_with_noise_starts_no_session(kind: ThresholdKind) -> None:
     driver = steady(BalancingConfig(threshold=kind), SEED)
-    for unwanted in ("session-requested", "slow-subscriber"):
+    for unwanted in (d.SessionRequested, d.SlowSubscriber):
         assert not driver.decisions(unwanted), f"seed {SEED}: {driver.decisions(unwanted)[0]}"
 
 
 def test_noise_allowed_for_makes_no_overload_at_all() -> None:
     driver = steady(BalancingConfig(noise_allowance=4.0, queue_samples_needed=2), SEED, 900)
-    states = [decision.reason for decision in driver.decisions("load-state")]
+    states = [decision.state for decision in driver.decisions(d.LoadStateChanged)]
     assert not [reason for reason in states if reason.startswith("OVERLOAD")], f"seed {SEED}: {states}"
 
 
@@ -240,10 +244,10 @@ def with_slow_subscriber(takes_per_s: float, healthy: int = 9, capacity: Capacit
 
 def test_a_slow_subscriber_alone_moves_nobody_and_is_named_once_and_limited() -> None:
     driver = with_slow_subscriber(20)
-    assert not driver.decisions("session-requested")
-    (named,) = driver.decisions("slow-subscriber")
-    assert named.subject == "out.slow.0"
-    assert named.numbers["drain_per_s"] < named.numbers["enqueue_per_s"]
+    assert not driver.decisions(d.SessionRequested)
+    (named,) = driver.decisions(d.SlowSubscriber)
+    assert (named.queue, named.outcome) == ("out.slow.0", d.SlownessOutcome.SLOW)
+    assert named.drain_per_s < named.enqueue_per_s
     assert of(driver.done, LimitOutput) == [LimitOutput("slow", 0, 100_000)]
     assert driver.agent.detector.assessment.state is LoadState.LOW
 
@@ -259,13 +263,13 @@ def test_a_backlog_that_slow_subscribers_work_off_after_the_traffic_has_ended_mo
             [SubscriptionSample(f"out.s{n}.0", "t", 0.0, 6.0, 300.0 - 6.0 * second, 0, 0.0, 100.0) for n in (1, 2)]
         )
     assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
-    assert not driver.decisions("session-requested")
+    assert not driver.decisions(d.SessionRequested)
 
 
 def test_a_slow_subscriber_does_not_teach_a_low_capacity() -> None:
     driver = with_slow_subscriber(20, capacity=Capacity())
     assert driver.agent.detector.broker.capacity.uplink_bytes_per_s is None
-    assert driver.decisions("slow-subscriber")
+    assert driver.decisions(d.SlowSubscriber)
 
 
 def test_a_slow_subscriber_that_keeps_up_again_is_judged_again_and_its_limit_lifted() -> None:
@@ -274,8 +278,8 @@ def test_a_slow_subscriber_that_keeps_up_again_is_judged_again_and_its_limit_lif
     others = [Flow(f"s{n}", "t", 100) for n in range(9)]
     for _ in range(10):
         driver.sample([f.sampled(50, 1e9) for f in (*others, flow)])
-    (recovered,) = driver.decisions("slow-subscriber-recovered")
-    assert recovered.subject == "out.slow.0"
+    _, recovered = driver.decisions(d.SlowSubscriber)
+    assert (recovered.queue, recovered.outcome) == ("out.slow.0", d.SlownessOutcome.KEEPS_UP)
     assert of(driver.done, LimitOutput)[-1] == LimitOutput("slow", 0, None)
     assert not driver.agent.detector.slow
 
@@ -286,9 +290,9 @@ def test_a_subscriber_that_is_away_is_neither_slow_nor_a_reason_to_move_anybody(
     for second in range(30):
         away = SubscriptionSample("out.gone.0", "t", 50, 0, 50 * second, 0, 0.4, 100, attached=False)
         driver.sample([here.sampled(50, 1e9), away])
-    assert not driver.decisions("slow-subscriber")
+    assert not driver.decisions(d.SlowSubscriber)
     assert not of(driver.done, LimitOutput), "what waits for it is dropped"
-    assert not driver.decisions("session-requested")
+    assert not driver.decisions(d.SessionRequested)
     assert driver.agent.detector.assessment.state is LoadState.LOW
 
 
@@ -298,7 +302,7 @@ def test_a_saturated_uplink_makes_nobody_slow() -> None:
     flows = [Flow(name, "t", 100) for name in names]
     for _ in range(30):
         driver.sample([flow.sampled(50, 50 / 1.3) for flow in flows])
-    assert not driver.decisions("slow-subscriber")
+    assert not driver.decisions(d.SlowSubscriber)
     assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
 
 
@@ -309,7 +313,7 @@ def test_a_backlog_that_is_being_drained_makes_nobody_slow() -> None:
     for _ in range(15):
         driver.sample([flow.sampled(50, 100)])
     assert flow.depth > 500
-    assert not driver.decisions("slow-subscriber")
+    assert not driver.decisions(d.SlowSubscriber)
 
 
 def test_a_capacity_that_nobody_configured_is_learned_from_a_backlog_of_all() -> None:
@@ -322,7 +326,7 @@ def test_a_capacity_that_nobody_configured_is_learned_from_a_backlog_of_all() ->
         driver.sample([flow.sampled(50, able) for flow in flows])
     learned = driver.agent.detector.broker.capacity.uplink_bytes_per_s
     assert learned == pytest.approx(10 * 50 * 100 / 1.2, rel=0.05)
-    assert driver.decisions("session-requested")
+    assert driver.decisions(d.SessionRequested)
 
 
 # An uplink that becomes narrower
@@ -339,7 +343,7 @@ def learned_wide(*, patterns: int = 20, capacity: Capacity | None = None) -> tup
     for second in range(30):
         driver.sample([flow.sampled(52 if second < 5 else 15, 50) for flow in flows])
     assert not any(flow.depth for flow in flows)
-    assert not driver.decisions("session-requested"), "a small one"
+    assert not driver.decisions(d.SessionRequested), "a small one"
     assert known_uplink(driver) == pytest.approx((capacity and capacity.uplink_bytes_per_s) or WIDE)
     return driver, flows
 
@@ -360,11 +364,11 @@ def test_an_uplink_that_carries_much_less_than_was_learned_is_learned_anew_and_a
     assert known_uplink(driver) == pytest.approx(0.4 * WIDE, rel=0.02)
     assert driver.agent.detector.uplink_limits
     assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
-    assert driver.decisions("session-requested")
-    assert not driver.decisions("slow-subscriber"), "the uplink is narrow: nobody is slow"
-    (decision,) = driver.decisions("uplink-narrowed")
-    assert decision.numbers["uplink_before"] == pytest.approx(WIDE)
-    assert decision.numbers["uplink"] == pytest.approx(0.4 * WIDE, rel=0.02)
+    assert driver.decisions(d.SessionRequested)
+    assert not driver.decisions(d.SlowSubscriber), "the uplink is narrow: nobody is slow"
+    (decision,) = driver.decisions(d.UplinkNarrowed)
+    assert decision.before_bytes_per_s == pytest.approx(WIDE)
+    assert decision.uplink_bytes_per_s == pytest.approx(0.4 * WIDE, rel=0.02)
 
 
 def test_whoever_was_called_slow_before_it_was_known_that_the_uplink_is_narrow_is_judged_again() -> None:
@@ -390,7 +394,7 @@ def test_a_configured_capacity_does_not_fall_by_what_is_seen() -> None:
     driver, flows = learned_wide(capacity=Capacity(uplink_bytes_per_s=WIDE))
     run(driver, flows, 25, [20.0] * 20)
     assert known_uplink(driver) == WIDE
-    assert not driver.decisions("uplink-narrowed")
+    assert not driver.decisions(d.UplinkNarrowed)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +414,7 @@ def test_slow_subscribers_do_not_teach_that_the_uplink_is_narrow(able: list[floa
     assert driver.agent.detector.slow == {flow.name for flow, most in zip(flows, able, strict=True) if most < 25}, (
         "they are found all the same"
     )
-    assert not driver.decisions("session-requested")
+    assert not driver.decisions(d.SessionRequested)
 
 
 def test_a_single_subscriber_that_is_slow_does_not_teach_that_the_uplink_is_narrow() -> None:
@@ -437,10 +441,10 @@ def test_an_infeasible_deadline_is_named_once_and_not_balanced_for() -> None:
     for _ in range(30):
         driver.peer("other")
         driver.sample([flow.sampled(110, 100)], head_round_trip_s=0.2)
-    (named,) = driver.decisions("infeasible-deadline")
-    assert named.subject == "out.s.0"
-    assert named.numbers["out.s.0.allowed_wait_s"] < 0
-    assert not driver.decisions("session-requested")
+    (named,) = driver.decisions(d.DeadlinesJudged)
+    assert [one.queue for one in named.queues] == ["out.s.0"]
+    assert named.queues[0].allowed_wait_s < 0
+    assert not driver.decisions(d.SessionRequested)
     assert driver.agent.detector.assessment.infeasible == ("out.s.0",)
 
 
@@ -455,5 +459,5 @@ def test_a_deadline_that_becomes_infeasible_and_feasible_again_is_named_each_tim
 
     for path_us in (0, 400_000, 290_000, 0, 400_000):
         step(path_us)
-    assert len(driver.decisions("infeasible-deadline")) == 2
-    assert len(driver.decisions("feasible-deadline")) == 1
+    outcomes = [one.outcome for one in driver.decisions(d.DeadlinesJudged)]
+    assert outcomes == ["infeasible", "feasible", "infeasible"]

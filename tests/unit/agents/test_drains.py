@@ -6,17 +6,12 @@ from collections import Counter
 
 from tests.support.agents_driver import sent
 from tests.support.head_cluster import Cluster
-from tidegate_agents.drains import LEAVING_PER_PERIOD, SETTLED_PERIODS
+from tidegate_agents.config import CLIENT_ATTEMPTS_MAX
+from tidegate_agents.head.moving.drains import LEAVING_PER_PERIOD, SETTLED_PERIODS
 from tidegate_agents.machine import Send, SetTimer, Undeliverable
-from tidegate_agents.migrations import CLIENT_ATTEMPTS_MAX
-from tidegate_protocol.balancing import (
-    DrainNotice,
-    DrainReply,
-    DrainRequest,
-    MigrateCancel,
-    MigrateOrder,
-    MigrationStage,
-)
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainRequest
+from tidegate_protocol.balancing.migrations import MigrateCancel, MigrateOrder, MigrationStage
 from tidegate_protocol.messages import Refusal, RefusalReason, UnsubscribeRequest
 
 MOVED, STAYED = MigrationStage.MOVED, MigrationStage.STAYED
@@ -49,7 +44,7 @@ def test_everybody_leaves_a_drained_edge_together_by_pattern() -> None:
         cluster.report(order, MOVED)
     assert cluster.outputs["e1"] == {}
     assert drain(cluster) == DrainReply(edge="e1", draining=True, left=0)
-    assert cluster.decisions("drained") == ["nothing is left on it"]
+    assert len(cluster.decisions(d.Drained)) == 1
 
 
 def test_nothing_new_comes_to_an_edge_that_does_not_know_yet_that_it_is_drained() -> None:
@@ -139,7 +134,7 @@ def test_without_another_edge_everything_stays() -> None:
     cluster = Cluster("e1")
     cluster.grant("s")
     assert drain(cluster).left == 1
-    assert cluster.decisions("drain-waits") == ["no edge can take a"]
+    assert len(cluster.decisions(d.DrainWaits)) == 1
     assert cluster.ordered(MigrateOrder) == []
 
 
@@ -226,3 +221,12 @@ def test_an_edge_that_has_been_in_use_for_long_may_be_drained_on_its_own_account
         cluster.period()
     cluster.greet("e1", draining=True)
     assert sent(cluster.fire("tick"), DrainNotice) == []
+
+
+def test_nobody_leaves_for_an_edge_whose_rabbitmq_has_an_alarm_while_there_is_another() -> None:
+    cluster = Cluster("e1", "e2", "e3")
+    assert cluster.grant("s").edge == "e1"
+    edges = cluster.agent._context.registry.edges
+    edges["e2"].alarms = ("memory",)
+    drain(cluster)
+    assert [order.edge for order in cluster.ordered(MigrateOrder)] == ["e3"]

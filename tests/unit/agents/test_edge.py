@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import of, replies, sent, subscription
-from tidegate_agents import edge as edge_module
 from tidegate_agents.config import EdgeConfig
-from tidegate_agents.edge import EdgeAgent
+from tidegate_agents.edge import outputs as outputs_module
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import (
     Action,
     ActionFailed,
@@ -26,7 +27,6 @@ from tidegate_agents.machine import (
     StopRequested,
     TimerFired,
 )
-from tidegate_agents.registry import registry_digest
 from tidegate_protocol.messages import (
     ControlMessage,
     EdgeGoodbye,
@@ -218,7 +218,7 @@ def test_an_unknown_queue_is_adopted_when_it_was_listed_twice() -> None:
 
 
 def test_the_registry_is_given_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_module, "REGISTRY_PAGE_MAX", 2)
+    monkeypatch.setattr(outputs_module, "REGISTRY_PAGE_MAX", 2)
     outputs = [subscription(number=n, pattern=f"p{n}") for n in (10, 2, 1)]
     edge = Edge(*outputs)
     found: list[Subscription] = []

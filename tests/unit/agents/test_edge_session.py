@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import ews
 from tests.support.agents_driver import of, replies, sent, subscription
+from tests.support.decisions import effect, rejections
 from tests.support.edge_driver import (
     AT_ONCE,
     EdgeDriver,
@@ -16,41 +17,46 @@ from tests.support.edge_driver import (
     ews_candidate,
     ews_subscriptions,
 )
-from tidegate_agents.balancing import SESSION_TIMER, Phase
 from tidegate_agents.config import ATTEMPTS_MAX, BalancingConfig
-from tidegate_agents.edge import SOON_MESSAGES, SOON_SHARE_MAX, SOON_SHARE_MIN
+from tidegate_agents.edge.agent import SOON_MESSAGES, SOON_SHARE_MAX, SOON_SHARE_MIN
+from tidegate_agents.edge.session import PART, SourcePhase
+from tidegate_agents.load.metrics import SubscriptionSample
+from tidegate_agents.load.threshold import ThresholdKind
 from tidegate_agents.machine import (
     Action,
-    ActionFailed,
     Announce,
-    BindMarker,
-    DeclareOutput,
-    MarkerBound,
-    OutputDeclared,
     OutputDeleted,
     ReplyReceived,
     SampleSoon,
     TimerFired,
-    UnbindMarker,
     Undeliverable,
 )
-from tidegate_agents.metrics import SubscriptionSample
-from tidegate_agents.threshold import ThresholdKind
-from tidegate_protocol import balancing as b
-from tidegate_protocol.balancing import SessionPhase
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.drains import DrainNotice, DrainReply
+from tidegate_protocol.balancing.loads import BrokerLoad
+from tidegate_protocol.balancing.sessions import (
+    BalanceCandidates,
+    BalancePlan,
+    BalanceRequest,
+    Candidate,
+    SessionPhase,
+)
 from tidegate_protocol.messages import (
     LoadState,
-    OutputPrepare,
-    OutputReady,
-    OutputRemove,
     Refusal,
     RefusalReason,
-    Subscription,
 )
 from tidegate_protocol.names import output_queue
+from tidegate_protocol.parts import Capacity
 
 PAPER = replace(AT_ONCE, threshold=ThresholdKind.PAPER)
 OTHERS = ("b0", "b2", "b3")
+
+
+def session_timer(driver: EdgeDriver) -> str:
+    """Of the first session of its own."""
+    config = driver.agent.config
+    return f"{PART} {config.edge}~{config.incarnation}~1"
 
 
 def samples_of_b1(at_s: float) -> list[SubscriptionSample]:
@@ -84,7 +90,7 @@ def until_requested(config: BalancingConfig = PAPER, until_s: float = 60.0) -> t
     driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), config, now=20.0)
     while driver.now < until_s:
         actions = sample_b1(driver)
-        if sent(actions, b.BalanceRequest):
+        if sent(actions, BalanceRequest):
             return driver, actions
     raise AssertionError("no session was requested")
 
@@ -98,23 +104,23 @@ def test_the_burst_of_the_paper_moves_exactly_topic_1_from_b1_to_b0() -> None:
     assert sorted(request[1].patterns) == ["t1", "t14", "t3", "t8"]
     # b3 is at 95 %.
     assert request[1].candidates == ("b0", "b2")
-    assert driver.decisions("session-requested")[0].rejected == {"b3": "reported HIGH"}
-    assert not request[1].remote
-    (requested,) = driver.decisions("session-requested")
-    assert requested.numbers["necessary"] == 1
+    assert rejections(driver.decisions(d.SessionRequested)[0]) == {"b3": d.Rejection.STATE}
+    assert request[1].reach is d.Reach.HERE
+    (requested,) = driver.decisions(d.SessionRequested)
+    assert requested.necessary
     assert requested.session == "b1~3~1"
-    assert "out.s8-0.0" in requested.reason
+    assert requested.cause.queue == "out.s8-0.0"
 
     plan = driver.candidates(request, *(ews_candidate(name) for name in OTHERS))
     assert {(move.subscriber, move.target) for move in plan[1].moves} == {(f"s1-{n}", "b0") for n in range(8)}
     assert sum(move.bytes_out_per_s for move in plan[1].moves) == pytest.approx(80_000, rel=0.01)
     assert sum(move.bytes_in_per_s for move in plan[1].moves) == pytest.approx(10_000, rel=0.01)
-    (planned,) = driver.decisions("session-planned")
-    assert set(planned.rejected) >= {f"t14 to {name}" for name in OTHERS}
-    assert "t1 to b0" not in planned.rejected
-    assert planned.numbers["source.uplink.after"] == pytest.approx(0.99, abs=0.005)
-    assert planned.numbers["target.b0.uplink.after"] < 0.9
-    assert "out of OVERLOAD" in planned.reason
+    (planned,) = driver.decisions(d.SessionPlanned)
+    assert set(rejections(planned)) >= {f"t14 to {name}" for name in OTHERS}
+    assert "t1 to b0" not in rejections(planned)
+    assert effect(planned, "b1").after == pytest.approx(0.99, abs=0.005)
+    assert effect(planned, "b0").after < 0.9
+    assert planned.outcome is d.PlanOutcome.RELIEVED
 
 
 def test_the_first_sample_of_a_change_begins_no_session() -> None:
@@ -127,7 +133,7 @@ def test_the_first_sample_of_a_change_begins_no_session() -> None:
             driver.sample(samples_of_b1(25.0), ews_broker("b1", burst=calm), 0.2)
         deep = [replace(s, ready=s.ready + 500.0) for s in samples_of_b1(31.0)]
         done = [action for _ in range(seconds) for action in driver.sample(deep, ews_broker("b1", burst=True), 0.2)]
-        return bool(sent(done, b.BalanceRequest))
+        return bool(sent(done, BalanceRequest))
 
     assert requested(1, calm=True), "one sample is enough where nothing has changed"
     assert not requested(1, calm=False), "it has seen a part of the change only"
@@ -174,7 +180,7 @@ def test_a_head_that_begins_anew_leads_no_session_any_more() -> None:
     driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
     for incarnation in (100, 99):
         balancing.welcomed(incarnation)
-        assert balancing.phase is Phase.MOVING, "it is the same head, or its words came late"
+        assert balancing.phase is SourcePhase.MOVING, "it is the same head, or its words came late"
     balancing.welcomed(101)
     assert balancing.phase is None
     assert balancing.stabilizing, "some of the clients may have moved"
@@ -195,7 +201,7 @@ def test_after_the_session_lagging_averages_cause_no_second_one() -> None:
     driver, actions = until_requested()
     plan = driver.candidates(driver.request(actions), ews_candidate("b0"))
     driver.accept(plan)
-    assert driver.agent.balancing.phase is Phase.MOVING
+    assert driver.agent.balancing.phase is SourcePhase.MOVING
     for move in plan[1].moves:
         driver.give(OutputDeleted(move.subscriber, move.number))
     driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8, took_s=0.5)
@@ -215,9 +221,9 @@ def test_after_the_session_lagging_averages_cause_no_second_one() -> None:
         for name in OTHERS:
             driver.peer(name)
         driver.sample(found, head_round_trip_s=0.2)
-    assert len(driver.decisions("session-requested")) == 1
-    (stabilized,) = driver.decisions("stabilized")
-    assert stabilized.numbers["after_s"] <= 4
+    assert len(driver.decisions(d.SessionRequested)) == 1
+    (stabilized,) = driver.decisions(d.Stabilized)
+    assert stabilized.after_s <= 4
     assert stabilized.session == "b1~3~1"
 
 
@@ -228,9 +234,9 @@ def test_a_load_that_is_steady_elsewhere_than_predicted_is_not_waited_for() -> N
     samples = [replace(s, ready=0.0, enqueue_per_s=0.7 * s.enqueue_per_s) for s in samples_of_b1(34)]
     for _ in range(5):
         driver.sample(samples, head_round_trip_s=0.2)
-    (stabilized,) = driver.decisions("stabilized")
-    assert stabilized.reason == "the load is steady, but not as predicted"
-    assert stabilized.numbers["after_s"] < BalancingConfig().stabilizing_max_s
+    (stabilized,) = driver.decisions(d.Stabilized)
+    assert stabilized.reason is d.StabilizedReason.NOT_AS_PREDICTED
+    assert stabilized.after_s < BalancingConfig().stabilizing_max_s
 
 
 def test_the_projected_threshold_asks_later_and_still_in_time() -> None:
@@ -248,45 +254,44 @@ def test_resting_queues_stay_and_a_bundle_without_them_is_moved_all_the_same() -
     resting = (output_queue("s1-0", 0), output_queue("s1-1", 0))
     plan = driver.candidates(driver.request(actions), ews_candidate("b0"), resting=resting)
     assert "s1-0" not in {move.subscriber for move in plan[1].moves}
-    (planned,) = driver.decisions("session-planned")
-    assert planned.rejected[resting[0]] == "moved too recently"
+    (planned,) = driver.decisions(d.SessionPlanned)
+    assert rejections(planned)[resting[0]] is d.Rejection.MOVED_RECENTLY
 
 
 def test_where_nothing_fits_other_clusters_are_asked_once_and_then_it_waits_longer_and_longer() -> None:
     driver, actions = until_requested()
     first = driver.request(actions)
-    answer = b.BalanceCandidates(session=first[1].session, candidates=(ews_candidate("b2"),))
+    answer = BalanceCandidates(session=first[1].session, candidates=(ews_candidate("b2"),))
     remote = driver.request(driver.give(ReplyReceived(first[0], answer)))
-    assert remote[1].remote
+    assert remote[1].reach is d.Reach.ABROAD
     assert remote[1].session == first[1].session
-    assert driver.decisions("session-remote")[0].rejected
+    assert driver.decisions(d.SessionWidened)[0].rejected
     last = no_candidates(driver, remote)
-    assert last[1].last_resort
-    assert not last[1].remote
+    assert last[1].reach is d.Reach.LAST_RESORT
     assert set(last[1].candidates) >= {"b0", "b2"}
     plan = driver.candidates(last)
     assert plan[1].moves == ()
-    assert plan[1].reason
+    assert plan[1].outcome is not None
     driver.accept(plan)
-    assert len(driver.decisions("session-requested")) == 1
+    assert len(driver.decisions(d.SessionRequested)) == 1
     waits = []
     for _ in range(6):
         began = driver.now
         for _ in range(100):
             actions = sample_b1(driver)
-            if sent(actions, b.BalanceRequest):
+            if sent(actions, BalanceRequest):
                 break
         waits.append(driver.now - began)
         driver.give(Undeliverable(driver.request(actions)[0]))
     assert waits == [5, 10, 20, 40, 60, 60]
-    assert all(d.session for d in driver.decisions("session-failed"))
+    assert all(d.session for d in driver.decisions(d.SessionFailed))
 
 
 def no_candidates(
-    driver: EdgeDriver, request: tuple[str, b.BalanceRequest], *candidates: b.Candidate, resting: tuple[str, ...] = ()
-) -> tuple[str, b.BalanceRequest]:
+    driver: EdgeDriver, request: tuple[str, BalanceRequest], *candidates: Candidate, resting: tuple[str, ...] = ()
+) -> tuple[str, BalanceRequest]:
     """Answer a request with nobody who could help; returns the wider request that follows."""
-    answer = b.BalanceCandidates(session=request[1].session, candidates=candidates, resting=resting)
+    answer = BalanceCandidates(session=request[1].session, candidates=candidates, resting=resting)
     return driver.request(driver.give(ReplyReceived(request[0], answer)))
 
 
@@ -294,10 +299,10 @@ def test_as_a_last_resort_a_busy_edge_is_filled_up_but_not_overloaded() -> None:
     driver, actions = until_requested()
     last = no_candidates(driver, no_candidates(driver, driver.request(actions)))
     uplink = 1_000_000.0
-    capacity = b.Capacity(uplink_bytes_per_s=uplink)
+    capacity = Capacity(uplink_bytes_per_s=uplink)
 
-    def candidate(name: str, used: float) -> b.Candidate:
-        load = b.BrokerLoad(
+    def candidate(name: str, used: float) -> Candidate:
+        load = BrokerLoad(
             broker=name,
             state=LoadState.HIGH,
             bytes_in_per_s=0,
@@ -305,22 +310,22 @@ def test_as_a_last_resort_a_busy_edge_is_filled_up_but_not_overloaded() -> None:
             messages_in_per_s=0,
             capacity=capacity,
         )
-        return b.Candidate(cluster="c", head="h", load=load)
+        return Candidate(cluster="c", head="h", load=load)
 
     # Topic 1 makes 80,000 B/s, and so do the other topics together at least.
     plan = driver.candidates(last, candidate("full", 0.985), candidate("room", 0.905))
     assert {move.target for move in plan[1].moves} == {"room"}
-    planned = driver.decisions("session-planned")[0]
-    assert 0.90 < planned.numbers["target.room.uplink.after"] <= 0.99
-    assert any("would be overloaded" in why for what, why in planned.rejected.items() if what.endswith("to full"))
+    planned = driver.decisions(d.SessionPlanned)[0]
+    assert 0.90 < effect(planned, "room").after <= 0.99
+    assert any(one.reason is d.Rejection.WOULD_OVERLOAD for one in planned.rejected if one.target == "full")
 
 
 def test_fallbacks_that_were_asked_along_are_used_without_another_question() -> None:
     driver, actions = until_requested(AT_ONCE)
     request = driver.request(actions)
     assert set(request[1].fallbacks) >= {"b0", "b2"}
-    capacity = b.Capacity(uplink_bytes_per_s=1_000_000.0)
-    load = b.BrokerLoad(
+    capacity = Capacity(uplink_bytes_per_s=1_000_000.0)
+    load = BrokerLoad(
         broker="b0",
         state=LoadState.HIGH,
         bytes_in_per_s=0,
@@ -328,46 +333,46 @@ def test_fallbacks_that_were_asked_along_are_used_without_another_question() -> 
         messages_in_per_s=0,
         capacity=capacity,
     )
-    offered = (b.Candidate(cluster="c", head="h", load=load),)
-    answer = b.BalanceCandidates(session=request[1].session, candidates=offered, fallbacks_asked=True)
-    plan = sent(driver.give(ReplyReceived(request[0], answer)), b.BalancePlan)[0].message
-    assert plan.last_resort
+    offered = (Candidate(cluster="c", head="h", load=load),)
+    answer = BalanceCandidates(session=request[1].session, candidates=offered, fallbacks_asked=True)
+    plan = sent(driver.give(ReplyReceived(request[0], answer)), BalancePlan)[0].message
+    assert plan.reach is d.Reach.LAST_RESORT
     assert {move.target for move in plan.moves} == {"b0"}
-    assert driver.decisions("session-last-resort")
+    assert driver.decisions(d.SessionWidened)
 
 
 @pytest.mark.parametrize("kind", list(ThresholdKind))
 def test_brokers_that_are_in_another_session_are_waited_for_once_if_it_is_urgent(kind: ThresholdKind) -> None:
     driver, actions = until_requested(replace(AT_ONCE, threshold=kind))
     last = no_candidates(driver, no_candidates(driver, driver.request(actions)))
-    assert not last[1].patient
-    occupied = b.BalanceCandidates(session=last[1].session, occupied=("b0",))
+    assert last[1].reach is d.Reach.LAST_RESORT
+    occupied = BalanceCandidates(session=last[1].session, occupied=("b0",))
     actions = driver.give(ReplyReceived(last[0], occupied))
     if kind is ThresholdKind.PAPER:
         # The paper's threshold is passed long before a deadline is in danger.
-        assert not sent(actions, b.BalanceRequest)
-        assert driver.decisions("session-empty")
+        assert not sent(actions, BalanceRequest)
+        assert driver.decisions(d.SessionPlanned)
         return
     patient = driver.request(actions)
-    assert patient[1] == last[1].model_copy(update={"patient": True})
+    assert patient[1] == last[1].model_copy(update={"reach": d.Reach.OCCUPIED})
     actions = driver.give(ReplyReceived(patient[0], occupied))
-    assert not sent(actions, b.BalanceRequest)
-    assert sent(actions, b.BalancePlan)
+    assert not sent(actions, BalanceRequest)
+    assert sent(actions, BalancePlan)
 
 
 def remote_plan(
-    driver: EdgeDriver, actions: list[Action], far: b.Candidate, resting: tuple[str, ...] = ()
-) -> tuple[str, b.BalancePlan]:
+    driver: EdgeDriver, actions: list[Action], far: Candidate, resting: tuple[str, ...] = ()
+) -> tuple[str, BalancePlan]:
     """The plan, where the cluster has nobody and another one has `far`."""
     first = driver.request(actions)
-    actions = driver.give(ReplyReceived(first[0], b.BalanceCandidates(session=first[1].session)))
+    actions = driver.give(ReplyReceived(first[0], BalanceCandidates(session=first[1].session)))
     return driver.candidates(driver.request(actions), far, resting=resting)
 
 
 def test_a_far_candidate_gets_only_what_can_still_be_in_time_there() -> None:
     driver, actions = until_requested()
-    idle = b.BrokerLoad(broker="x", state=LoadState.LOW, bytes_in_per_s=0, bytes_offered_per_s=0, messages_in_per_s=0)
-    far = b.Candidate(cluster="d", head="h2", load=idle, extra_path_us=1_200_000)
+    idle = BrokerLoad(broker="x", state=LoadState.LOW, bytes_in_per_s=0, bytes_offered_per_s=0, messages_in_per_s=0)
+    far = Candidate(cluster="d", head="h2", load=idle, extra_path_us=1_200_000)
     plan = remote_plan(driver, actions, far)
     # Topic 14 has 50 s.
     assert {move.subscriber.split("-")[0] for move in plan[1].moves} == {"s14"}
@@ -375,21 +380,22 @@ def test_a_far_candidate_gets_only_what_can_still_be_in_time_there() -> None:
     resting = tuple(output_queue(f"s14-{n}", 0) for n in range(3))
     no_candidates(driver, no_candidates(driver, driver.request(actions)), far, resting=resting)
     # Topic 1 may wait for 1.5 s, of which a session takes 0.5 s and the way 1.2 s.
-    assert "could not be met" in driver.decisions("session-last-resort")[0].rejected["t1 to x"]
+    (wider,) = [one for one in driver.decisions(d.SessionWidened) if one.reason is d.Reach.LAST_RESORT]
+    assert rejections(wider)["t1 to x"] is d.Rejection.TOO_FAR
 
 
 def test_a_request_without_an_answer_is_repeated_and_given_up() -> None:
     driver, actions = until_requested()
     first = driver.request(actions)
     for _ in range(ATTEMPTS_MAX - 1):
-        again = driver.request(driver.give(TimerFired(SESSION_TIMER)))
+        again = driver.request(driver.give(TimerFired(session_timer(driver))))
         assert again[1] == first[1]
         assert again[0] != first[0]
-    assert not sent(driver.give(TimerFired(SESSION_TIMER)), b.BalanceRequest)
+    assert not sent(driver.give(TimerFired(session_timer(driver))), BalanceRequest)
     assert driver.agent.balancing.phase is None
-    assert "no answer" in driver.decisions("session-failed")[0].reason
+    assert driver.decisions(d.SessionFailed)[0].outcome is d.SessionOutcome.NO_ANSWER
     # What comes after all is of no interest.
-    late = b.BalanceCandidates(session=first[1].session, candidates=(ews_candidate("b0"),))
+    late = BalanceCandidates(session=first[1].session, candidates=(ews_candidate("b0"),))
     assert driver.give(ReplyReceived(first[0], late)) == []
 
 
@@ -397,9 +403,9 @@ def test_a_plan_without_an_answer_is_repeated_and_given_up() -> None:
     driver, actions = until_requested()
     plan = driver.candidates(driver.request(actions), ews_candidate("b0"))
     for _ in range(ATTEMPTS_MAX - 1):
-        (again,) = sent(driver.give(TimerFired(SESSION_TIMER)), b.BalancePlan)
+        (again,) = sent(driver.give(TimerFired(session_timer(driver))), BalancePlan)
         assert again.message == plan[1]
-    driver.give(TimerFired(SESSION_TIMER))
+    driver.give(TimerFired(session_timer(driver)))
     assert driver.agent.balancing.phase is None
     # If the head took the plan nevertheless, its notices keep us from starting anything meanwhile.
     driver.notice("b1~3~9", SessionPhase.STARTED, "b1")
@@ -409,22 +415,22 @@ def test_a_plan_without_an_answer_is_repeated_and_given_up() -> None:
 def test_a_session_that_nobody_ends_is_left() -> None:
     driver, actions = until_requested()
     driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
-    driver.give(TimerFired(SESSION_TIMER))
+    driver.give(TimerFired(session_timer(driver)))
     assert driver.agent.balancing.phase is None
     assert driver.agent.balancing.stabilizing
     # A notice that comes too late does no harm.
     driver.notice("b1~3~1", SessionPhase.STARTED, "b1")
     driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8)
-    assert len(driver.decisions("session-ended")) == 1
+    assert len(driver.decisions(d.SessionEnded)) == 1
 
 
 def test_a_refusal_is_recorded_and_its_wait_kept() -> None:
     driver, actions = until_requested()
     refusal = Refusal(reason=RefusalReason.CONFLICT, message="b1 is in a session", retry_after_s=3.0)
     driver.give(ReplyReceived(driver.request(actions)[0], refusal))
-    assert "b1 is in a session" in driver.decisions("session-failed")[0].reason
+    assert "b1 is in a session" in driver.decisions(d.SessionFailed)[0].detail
     began = driver.now
-    while not sent(sample_b1(driver), b.BalanceRequest):
+    while not sent(sample_b1(driver), BalanceRequest):
         pass
     assert driver.now - began == 3
 
@@ -433,7 +439,7 @@ def test_a_session_in_which_nobody_moved_is_a_failed_one() -> None:
     driver, actions = until_requested()
     driver.accept(driver.candidates(driver.request(actions), ews_candidate("b0")))
     driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=0)
-    assert driver.decisions("session-failed")
+    assert driver.decisions(d.SessionFailed)
     assert not driver.agent.balancing.busy
     assert driver.agent.detector.session_time.average_s == 0.5
 
@@ -444,151 +450,15 @@ def test_the_time_of_a_session_is_learned() -> None:
     driver.now += 30.0  # others were waited for in vain
     driver.notice("b1~3~1", SessionPhase.ENDED, "b1", moved=8, took_s=2.5)
     assert driver.agent.detector.session_time.average_s == 1.5
-    numbers = driver.decisions("session-ended")[-1].numbers
-    assert (numbers["duration_s"], numbers["moved_after_s"], numbers["session_s"]) == (30.0, 2.5, 1.5)
+    ended = driver.decisions(d.SessionEnded)[-1]
+    assert (ended.duration_s, ended.moved_after_s, ended.session_s) == (30.0, 2.5, 1.5)
 
 
 def test_a_draining_edge_starts_no_session_and_reports_that_it_takes_none() -> None:
     driver = EdgeDriver("b1", ews_subscriptions("b1"), capacity_of("b1"), PAPER, now=20.0)
-    (reply,) = replies(driver.tell(b.DrainNotice(draining=True)), b.DrainReply)
+    (reply,) = replies(driver.tell(DrainNotice(draining=True)), DrainReply)
     assert (reply.draining, reply.left) == (True, 19)
     while driver.now < 50:
         sample_b1(driver)
-    assert not driver.decisions("session-requested")
+    assert not driver.decisions(d.SessionRequested)
     assert of(driver.done, Announce)[-1].message.state is LoadState.NOT_AVAILABLE
-
-
-# As a target
-
-
-def target() -> EdgeDriver:
-    driver = EdgeDriver("e", [subscription()], balancing=replace(AT_ONCE, session_timeout_s=60.0))
-    calm(driver)
-    return driver
-
-
-def calm(driver: EdgeDriver, seconds: int = 1) -> None:
-    for _ in range(seconds):
-        driver.sample([SubscriptionSample("out.s.0", "a", 10, 10, 0, 4, 0.4, 100)])
-
-
-def load_of(driver: EdgeDriver) -> b.BrokerLoad:
-    (reply,) = replies(driver.tell(b.LoadRequest(session="x~1~1")), b.LoadReply)
-    assert reply.session == "x~1~1"
-    return reply.load
-
-
-def test_an_edge_whose_uplink_has_room_can_help_whatever_waits_there() -> None:
-    """A queue past its threshold that no move would help: nor would it wait longer if others came."""
-    capacity = b.Capacity(uplink_bytes_per_s=1_000_000.0)
-    one_second = subscription().model_copy(update={"deadline_us": 1_000_000})
-    driver = EdgeDriver("e", [one_second], capacity, balancing=AT_ONCE)
-    for _ in range(3):
-        driver.sample([SubscriptionSample("out.s.0", "a", 10, 10, 5_000, 4, 0.4, 100)])
-    assert load_of(driver).state is LoadState.HIGH
-
-
-def test_a_target_tells_its_load_and_is_busy_until_the_session_shows() -> None:
-    driver = target()
-    load = load_of(driver)
-    assert (load.state, load.busy, load.bytes_offered_per_s) == (LoadState.LOW, False, 1000)
-    driver.notice("x~1~1", SessionPhase.STARTED, "x")
-    driver.notice("x~1~1", SessionPhase.STARTED, "x")
-    assert load_of(driver).busy
-    calm(driver)
-    assert of(driver.done, Announce)[-1].message.busy
-    driver.notice("x~1~1", SessionPhase.ENDED, "x", moved=1)
-    calm(driver)
-    assert load_of(driver).busy
-    calm(driver)
-    assert not load_of(driver).busy
-    assert not of(driver.done, Announce)[-1].message.busy
-    # A notice that was delayed on its way is of the past.
-    driver.notice("x~1~1", SessionPhase.STARTED, "x")
-    assert not load_of(driver).busy
-
-
-def test_a_target_leaves_a_session_that_nobody_ends() -> None:
-    driver = target()
-    driver.notice("x~1~1", SessionPhase.STARTED, "x")
-    calm(driver, 59)
-    assert load_of(driver).busy
-    driver.now += 1.0
-    assert not load_of(driver).busy
-    assert driver.decisions("session-left")[0].session == "x~1~1"
-
-
-def test_nothing_is_known_about_an_edge_before_its_first_sample() -> None:
-    assert load_of(EdgeDriver()).state is LoadState.NOT_AVAILABLE
-
-
-# Markers
-
-
-def prepare(driver: EdgeDriver, asked: Subscription, marker: str | None) -> list[Action]:
-    return driver.tell(OutputPrepare(subscription=asked, marker=marker))
-
-
-def test_an_output_for_a_migration_is_ready_once_its_marker_is_bound() -> None:
-    driver = EdgeDriver()
-    key = "tidegate.marker.m1.*"
-    assert of(prepare(driver, subscription(), key), DeclareOutput)
-    actions = driver.give(OutputDeclared(subscription()))
-    assert of(actions, BindMarker) == [BindMarker("s", 0, key)]
-    assert not replies(actions, OutputReady)
-    # Asked again meanwhile: declared and bound again, answered together.
-    prepare(driver, subscription(), key)
-    assert not replies(driver.give(OutputDeclared(subscription())), OutputReady)
-    assert len(replies(driver.give(MarkerBound("s", 0, key)), OutputReady)) == 2
-
-
-def test_a_marker_is_bound_to_the_old_queue_on_request_and_taken_back_in_the_end() -> None:
-    driver = EdgeDriver("e", [subscription()])
-    request = b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*")
-    assert of(driver.tell(request), BindMarker)
-    assert driver.tell(request) == []
-    bound = replies(driver.give(MarkerBound("s", 0, request.key)), b.MarkerBound)
-    assert [answer.key for answer in bound] == [request.key] * 2
-    driver.now += 59.0
-    assert not of(driver.give(TimerFired("hello")), UnbindMarker)
-    driver.now += 1.0
-    assert of(driver.give(TimerFired("hello")), UnbindMarker) == [UnbindMarker("s", 0, request.key)]
-
-
-def test_a_marker_that_cannot_be_bound_is_refused() -> None:
-    driver = EdgeDriver("e", [subscription()])
-    unknown = b.MarkerBind(subscriber="x", number=0, key="tidegate.marker.m1.*")
-    assert replies(driver.tell(unknown), Refusal)[0].reason is RefusalReason.UNKNOWN
-    request = b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*")
-    (bind,) = of(driver.tell(request), BindMarker)
-    assert replies(driver.give(ActionFailed(bind, "no queue")), Refusal)[0].reason is RefusalReason.FAILED
-    driver.tell(request)
-    driver.tell(OutputRemove(subscriber="s", number=0))
-    gone = driver.give(OutputDeleted("s", 0))
-    assert replies(gone, Refusal)[0].reason is RefusalReason.UNKNOWN
-
-
-def test_a_queue_in_migration_is_not_judged_until_its_session_ended() -> None:
-    driver = EdgeDriver("e", [subscription()], balancing=replace(AT_ONCE, slow_subscriber_samples_needed=99))
-    driver.tell(b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*"))
-    driver.notice("x~1~1", SessionPhase.STARTED, "x")
-    deep = SubscriptionSample("out.s.0", "a", 100, 100, 500, 0, 0.0, 100)
-    for _ in range(3):
-        driver.sample([deep])
-    assert driver.agent.detector.assessment.migrating == 1
-    assert driver.agent.detector.assessment.state is LoadState.LOW
-    assert driver.agent.detector.broker.capacity.uplink_bytes_per_s is None
-    driver.notice("x~1~1", SessionPhase.ENDED, "x")
-    driver.sample([deep])
-    assert driver.agent.detector.assessment.state is LoadState.OVERLOAD
-
-
-def test_a_queue_that_came_without_a_session_is_judged_when_its_migration_must_be_over() -> None:
-    driver = EdgeDriver("e", [subscription()])
-    driver.tell(b.MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*"))
-    driver.now += driver.agent.config.balancing.migration_timeout_s - 0.1
-    driver.give(TimerFired("hello"))
-    assert driver.agent.migrating == {"out.s.0"}
-    driver.now += 0.1
-    assert not of(driver.give(TimerFired("hello")), UnbindMarker)
-    assert not driver.agent.migrating

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
-from tidegate_agents import guests
 from tidegate_agents.config import ATTEMPTS_MAX
+from tidegate_agents.head.abroad import guests
+from tidegate_agents.head.moving.steps import NewPlace
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import Action, ChangeRoutes, Send, TimerFired, Undeliverable
-from tidegate_agents.migration_steps import NewPlace
-from tidegate_agents.registry import registry_digest
-from tidegate_protocol.balancing import Guest, GuestKey, GuestList, GuestsNoted
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.abroad import Guest, GuestKey, GuestList, GuestsNoted
 from tidegate_protocol.messages import (
     OutputPrepare,
     Refusal,
@@ -34,7 +35,7 @@ def host(*subscriptions: Subscription) -> Driver:
         driver.tell(GuestList(head=name, complete=True))
     driver.hello("e1")
     for one in subscriptions:
-        driver.agent._context.enter("e1", one)
+        driver.agent._context.ledger.found("e1", one)
     return driver
 
 
@@ -64,21 +65,21 @@ def test_it_is_told_also_that_there_are_none() -> None:
 def test_without_a_publisher_url_none_that_is_here_is_named_and_routes_are_served_all_the_same() -> None:
     driver = Driver("n1")
     driver.hello("e1")
-    driver.agent._context.enter("e1", guest(0))
+    driver.agent._context.ledger.found("e1", guest(0))
     place = NewPlace("e7", 3, "amqp://e7", "out.s1.3", "n2", ("h", "n2"), "amqp://n2")
-    driver.agent._context.departures.remember(("s1", "a"), place, guest(1))
+    driver.agent._context.ledger.departed(("s1", "a"), place, guest(1))
     actions = driver.tell(RoutesUpdate(head="n1", version=1, base=None, add=("storm",), wait_s=1.0))
     assert [change.add for change in of(actions, ChangeRoutes) if change.target == "n1"] == [("storm",)]
     ((_, message),) = lists(actions)
     assert [one.edge for one in message.guests] == ["e7"], "that one is found at another head"
-    (decision,) = [decision for decision in driver.agent.story if decision.kind == "guests-unheard"]
-    assert "publisher_url is not configured" in decision.reason
+    (decision,) = [decision for decision in driver.agent.story if isinstance(decision, d.GuestsUnheard)]
+    assert decision.reason is d.GuestsUnheardReason.NO_URL
 
 
 def test_it_is_told_of_those_that_went_on_from_here() -> None:
     driver = host()
     place = NewPlace("e7", 3, "amqp://e7", "out.s0.3", "n2", ("h", "n2"), "amqp://n2")
-    driver.agent._context.departures.remember(("s0", "a"), place, guest(0))
+    driver.agent._context.ledger.departed(("s0", "a"), place, guest(0))
     ((_, message),) = lists(anew(driver))
     assert [(one.edge, one.head) for one in message.guests] == [("e7", "n2")]
     ((_, message),) = lists(anew(driver, "n2"))
@@ -92,15 +93,15 @@ def test_it_is_told_of_one_that_was_on_its_way_when_it_began_anew() -> None:
     driver.now += 1.0
     ((send, _),) = lists(anew(driver))
     driver.answer(send, GuestsNoted(head="n1"))
-    context.enter("e1", guest(0))
-    context.guest_came("n1", asked_s)
+    context.ledger.found("e1", guest(0))
+    driver.agent._guests.guest_came("n1", asked_s)
     ((send, message),) = lists(driver.tick())
     assert (send.to, [one.subscription for one in message.guests]) == ("n1", [guest(0)])
     driver.answer(send, GuestsNoted(head="n1"))
     assert not lists(driver.tick())
     # One that has not begun anew since knows by itself whom it has sent.
-    context.guest_came("n1", driver.now)
-    context.guest_came("n2", asked_s)
+    driver.agent._guests.guest_came("n1", driver.now)
+    driver.agent._guests.guest_came("n2", asked_s)
     assert not lists(driver.tick())
 
 
@@ -126,7 +127,7 @@ def test_a_list_is_repeated_until_it_is_acknowledged_or_nobody_answers() -> None
         assert again == message
     driver.now += 2.0
     assert not lists(driver.give(TimerFired("guests n1")))
-    assert any(decision.kind == "guests-unheard" for decision in driver.agent.story)
+    assert any(isinstance(decision, d.GuestsUnheard) for decision in driver.agent.story)
     assert lists(anew(driver, version=2)), "it begins anew once more"
 
 
@@ -144,7 +145,7 @@ def test_what_an_edge_tells_later_is_told_on() -> None:
     driver = Driver("n1", "n2", routes={"e1": frozenset({"a"})}, publisher_url="amqp://h")  # type: ignore[arg-type]
     ((_, first),) = lists(anew(driver))
     assert (first.guests, first.complete) == ((), False)
-    driver.agent._context.enter("e1", guest())
+    driver.agent._context.ledger.found("e1", guest())
     ((send, message),) = lists(driver.hello("e1", guest()))
     assert (send.to, [one.subscription for one in message.guests]) == ("n1", [guest()])
     assert message.complete
@@ -206,10 +207,10 @@ def test_it_does_not_wait_for_long_nor_for_one_that_is_not_there() -> None:
 
 def test_whom_it_has_itself_is_here_whatever_a_neighbour_says() -> None:
     driver = restarted()
-    driver.agent._context.enter("e1", subscription("s0"))
+    driver.agent._context.ledger.found("e1", subscription("s0"))
     driver.tell(told(over_there(0)))
     assert sent(driver.tell(subscribe("s0")), OutputPrepare, "e1")
-    assert len(driver.agent._context.departures) == 0
+    assert len(driver.agent._context.ledger.departures) == 0
 
 
 @pytest.mark.parametrize("read_later", [False, True])
@@ -249,7 +250,7 @@ def test_it_is_told_once_that_both_have_a_client_unless_the_place_is_another_one
     assert here_told(driver) == [("s0", 0)]
     driver.tell(told(over_there(0)))
     assert not lists(driver.tick()), "it knows, and would answer with the same list"
-    driver.agent._context.enter("e1", guest(0).model_copy(update={"number": 4}))
+    driver.agent._context.ledger.found("e1", guest(0).model_copy(update={"number": 4}))
     driver.tell(told(over_there(0)))
     assert here_told(driver) == [("s0", 0)]
     lists(anew(driver))
@@ -270,8 +271,8 @@ def test_many_that_both_have_are_told_but_not_more_than_can_be_remembered(monkey
 
 def test_whose_place_is_being_removed_is_not_here() -> None:
     driver = restarted()
-    driver.agent._context.enter("e1", subscription("s0"))
-    driver.agent._removals.discard("e1", ("s0", 0))
+    driver.agent._context.ledger.found("e1", subscription("s0"))
+    driver.agent._removals.discard(("e1", ("s0", 0)))
     driver.tell(told(over_there(0)))
     (reply,) = replies(driver.tell(subscribe("s0")), SubscribeReply)
     assert (reply.edge, reply.head) == ("e9", "n1")
@@ -282,4 +283,4 @@ def test_a_stranger_is_refused() -> None:
     message = GuestList(head="n9", guests=(over_there(),), complete=True)
     (refusal,) = replies(driver.tell(message), Refusal)
     assert (refusal.reason, refusal.field) == (RefusalReason.UNKNOWN, "head")
-    assert len(driver.agent._context.departures) == 0
+    assert len(driver.agent._context.ledger.departures) == 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
-from tidegate_agents.context import PATIENT_GRACES
+from tidegate_agents.head.places.knowledge import PATIENT_GRACES
+from tidegate_agents.head.places.ledger import GONE_PERIODS
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import ChangeRoutes, DropLink, Send, TimerFired
-from tidegate_agents.registry import registry_digest
-from tidegate_agents.removals import GONE_PERIODS
-from tidegate_protocol.balancing import MarkerBind
+from tidegate_protocol.balancing.markers import MarkerBind
+from tidegate_protocol.decisions import RegistryOutcome, RegistryRead
 from tidegate_protocol.messages import (
     OutputPrepare,
     OutputRemove,
@@ -64,7 +65,7 @@ def test_a_reading_without_progress_is_abandoned() -> None:
     driver.answer(request, page("e1", subscription(), after="out.s.0"))
     (again,) = sent(driver.give(TimerFired("registry e1")), RegistryRequest)
     driver.answer(again, page("e1", subscription(), after="out.s.0"))
-    assert driver.agent.story[-1].kind == "registry-abandoned"
+    assert driver.agent.story[-1] == RegistryRead("e1", RegistryOutcome.WRONG_ANSWER)
     assert sent(driver.hello("e1", subscription()), RegistryRequest)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import (
     ActionFailed,
     ChangeRoutes,
@@ -14,7 +15,6 @@ from tidegate_agents.machine import (
     TimerFired,
     Undeliverable,
 )
-from tidegate_agents.registry import registry_digest
 from tidegate_protocol.messages import (
     EdgeGoodbye,
     EdgeWelcome,

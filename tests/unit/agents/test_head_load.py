@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.parts_driver import PartsDriver, answers, decisions, messages
 from tidegate_agents.config import BalancingConfig
-from tidegate_protocol.balancing import HeadLoad, HeadLoadRequest, MetricReport, PieGlobal, PieLocal
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.loads import MetricReport, PieGlobal, PieLocal
+from tidegate_protocol.balancing.publishers import HeadLoad, HeadLoadRequest
 from tidegate_protocol.messages import LoadState, Refusal
 
 
@@ -40,17 +42,17 @@ def test_a_head_is_judged_by_its_links(bytes_in: float, bytes_out: float, state:
     driver = PartsDriver()
     actions = driver.sample(bytes_in=bytes_in, bytes_out=bytes_out)
     assert driver.parts.loads.state is state
-    assert decisions(actions, "load-state")
+    assert decisions(actions, d.LoadStateChanged)
 
 
 def test_load_is_smoothed_and_a_state_is_told_only_when_it_changes() -> None:
     driver = PartsDriver()
     driver.sample(bytes_out=500.0)
-    assert decisions(driver.sample(bytes_out=1_040.0), "load-state")
+    assert decisions(driver.sample(bytes_out=1_040.0), d.LoadStateChanged)
     assert driver.parts.loads.state is LoadState.HIGH  # 0.75 · 1040 + 0.25 · 500 = 905
-    assert decisions(driver.sample(bytes_out=1_040.0), "load-state")
+    assert decisions(driver.sample(bytes_out=1_040.0), d.LoadStateChanged)
     assert driver.parts.loads.state is LoadState.OVERLOAD
-    assert not decisions(driver.sample(bytes_out=1_040.0), "load-state")
+    assert not decisions(driver.sample(bytes_out=1_040.0), d.LoadStateChanged)
 
 
 @pytest.mark.parametrize("wrong", [math.inf, math.nan])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe
-from tidegate_agents import neighbours
+from tidegate_agents.head import neighbours
+from tidegate_agents.head.events import NeighbourAnew
 from tidegate_agents.machine import (
     Action,
     ChangeRoutes,
@@ -15,7 +16,8 @@ from tidegate_agents.machine import (
     TimerFired,
     Undeliverable,
 )
-from tidegate_protocol.balancing import GuestList
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.abroad import GuestList
 from tidegate_protocol.messages import (
     OutputPrepare,
     OutputRemove,
@@ -229,7 +231,8 @@ def test_a_restarted_neighbours_set_replaces_the_old_one() -> None:
 
 def test_a_restarted_neighbour_has_its_routes_before_anybody_is_told_that_it_begins_anew() -> None:
     driver, seen = Driver("n1"), []
-    driver.agent._neighbours.when_anew = lambda name: seen.append(sorted(driver.agent._context.routes.needs(name)))
+    needs = driver.agent._context.routes.needs
+    driver.agent._dispatch.on_event(NeighbourAnew, lambda event: seen.append(sorted(needs(event.neighbour))))
     driver.tell(update(1, None, "a"))
     driver.tell(update(2, 1, "b"))
     assert seen == [["a"]]
@@ -256,7 +259,7 @@ def too_many(driver: Driver, request: Send, limit: int = 2) -> list[Action]:
 
 
 def refused(driver: Driver) -> list[str]:
-    return [decision.reason for decision in driver.agent.story if decision.kind == "routes-refused"]
+    return [decision.detail for decision in driver.agent.story if isinstance(decision, d.RoutesRefused)]
 
 
 def one_too_many(driver: Driver) -> list[Action]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe
-from tidegate_agents.insights import REFRESH_S, UPLINK_SPREAD_MAX
+from tests.support.decisions import of_kind
+from tidegate_agents.head.insights import REFRESH_S, UPLINK_SPREAD_MAX
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import Action, Decision, MessageReceived, Record, SetTimer, TimerFired
-from tidegate_agents.registry import registry_digest
+from tidegate_protocol import decisions as d
 from tidegate_protocol.insight import (
     CorrelatedPair,
     EdgeInsight,
@@ -68,7 +70,7 @@ def placed(driver: Driver, subscriber: str, pattern: str) -> tuple[str, Decision
     for prepare in sent(actions, OutputPrepare):
         later += driver.ready(prepare)
     (reply,) = replies(later, SubscribeReply)
-    (decision,) = [d for d in decisions(later) if d.kind == "placement"]
+    (decision,) = of_kind(decisions(later), d.Placed)
     return reply.edge, decision
 
 
@@ -104,7 +106,7 @@ def test_an_insight_is_taken_and_the_sender_told_what_of_it() -> None:
     assert (taken.pairs, taken.forecasts, taken.capacities, taken.repeated) == (1, 2, 3, False)
     assert taken.left_us == DAY_US - 60_000_000
     assert set(taken.unused) == {"uplink of e2", "uplink of e9", "forecast of old"}
-    assert [d.kind for d in decisions(actions)] == ["insight-taken"]
+    assert [one.kind for one in decisions(actions)] == ["insight-taken"]
 
 
 def test_a_newer_one_replaces_an_older_one_and_never_the_reverse() -> None:
@@ -128,7 +130,7 @@ def test_repeating_it_does_not_prolong_it() -> None:
     driver.now += 8.0
     driver.tell(insight(("a", "b"), valid_for_us=10_000_000))
     actions = driver.tick(3.0)
-    assert [d.kind for d in decisions(actions) if "insight" in d.kind] == ["insight-expired"]
+    assert [one.label for one in of_kind(decisions(actions), d.InsightOver)] == ["expired"]
     assert state(driver).insight is None
 
 
@@ -145,7 +147,7 @@ def test_what_is_not_for_us_or_stale_is_refused_and_counted(wrong: dict[str, obj
     actions = driver.tell(insight(("rain", "flood"), **wrong))
     (refusal,) = replies(actions, Refusal)
     assert refusal.field == field
-    assert [d.kind for d in decisions(actions)] == ["insight-refused"]
+    assert [one.kind for one in decisions(actions)] == ["insight-refused"]
     assert not sent(actions, EdgeInsight)
     shown = state(driver).insight
     assert shown is not None
@@ -167,7 +169,7 @@ def test_withdrawing_forgets_whatever_is_in_force() -> None:
     actions = driver.tell(insight(withdraws=True))
     (taken,) = replies(actions, InsightTaken)
     assert taken.left_us == 0
-    assert [d.kind for d in decisions(actions)] == ["insight-withdrawn"]
+    assert [one.label for one in of_kind(decisions(actions), d.InsightOver)] == ["withdrawn"]
     assert state(driver).insight is None
     assert replies(driver.tell(insight(("c", "d"))), InsightTaken)
 
@@ -190,9 +192,10 @@ def test_topics_known_to_rise_together_are_placed_apart() -> None:
     placed(driver, "s3", "calm")
     second, why = placed(driver, "s4", "flood")
     assert first != second
-    assert why.reason == f"apart-from-correlated: {second}"
-    assert why.numbers["insight.coefficient"] == 0.9
-    assert "rain" in why.rejected[first]
+    assert (why.reason, why.edge) == (d.PlacementReason.APART_FROM_CORRELATED, second)
+    assert why.advice is not None
+    assert why.advice.coefficient == 0.9
+    assert d.Rejected(first, d.Rejection.CORRELATED, detail="rain") in why.rejected
     shown = state(driver).insight
     assert shown is not None
     assert shown.placements == 1
@@ -218,7 +221,7 @@ def test_topics_of_patterns_are_kept_apart_too_but_not_from_themselves() -> None
     third, why = placed(driver, "s3", "#")
     assert first != second
     assert third not in (first, second)
-    assert "insight.coefficient" not in why.numbers, "everything is in it: it can't be kept apart from anything"
+    assert why.advice is None, "everything is in it: it can't be kept apart from anything"
 
 
 def test_subscribers_of_one_pattern_stay_together_whatever_an_insight_says() -> None:
@@ -227,7 +230,7 @@ def test_subscribers_of_one_pattern_stay_together_whatever_an_insight_says() -> 
     driver.tell(insight(("rain", "flood"), ("rain", "rain")))
     again, why = placed(driver, "s2", "rain")
     assert again == first
-    assert why.reason.startswith("same-pattern")
+    assert why.reason is d.PlacementReason.SAME_PATTERN
 
 
 def test_unknown_topics_and_edges_change_nothing() -> None:
@@ -247,9 +250,9 @@ def test_a_capacity_counts_only_where_none_is_configured_and_within_bounds() -> 
     absurd = tuple(EdgeUplink(edge=edge, uplink_bytes_per_s=1e13) for edge in ("e1", "e2", "e3"))
     driver.tell(insight(capacities=absurd))
     _, why = placed(driver, "s1", "rain")
-    assert why.numbers["insight.uplink_bytes_per_s.e3"] == UPLINK_SPREAD_MAX * 1_000.0
-    assert "insight.uplink_bytes_per_s.e1" not in why.numbers
-    assert why.numbers["left_bytes_per_s.e1"] == 1_000.0
+    assert why.advice is not None
+    assert why.advice.uplinks == (d.UplinkHint("e3", UPLINK_SPREAD_MAX * 1_000.0),)
+    assert ("e1", 1_000.0) in [(one.edge, one.left_bytes_per_s) for one in why.scores]
 
 
 def test_a_capacity_of_nearly_nothing_is_bounded_as_well() -> None:
@@ -257,7 +260,8 @@ def test_a_capacity_of_nearly_nothing_is_bounded_as_well() -> None:
     hello(driver, "e2", uplink=1_000.0)
     driver.tell(insight(capacities=(EdgeUplink(edge="e1", uplink_bytes_per_s=1e-6),)))
     _, why = placed(driver, "s1", "rain")
-    assert why.numbers["insight.uplink_bytes_per_s.e1"] == 1_000.0 / UPLINK_SPREAD_MAX
+    assert why.advice is not None
+    assert d.UplinkHint("e1", 1_000.0 / UPLINK_SPREAD_MAX) in why.advice.uplinks
 
 
 # Edges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import ews
-from tidegate_agents.metrics import (
+from tidegate_agents.load.metrics import (
     BrokerSample,
     Metric,
     Role,

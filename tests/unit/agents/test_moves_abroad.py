@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.head_cluster import Cluster, move
-from tidegate_agents.migration_steps import Move, NewPlace
-from tidegate_agents.migrations import CLIENT_ATTEMPTS_MAX, Migrations
-from tidegate_protocol.balancing import MigrateCancel, MigrateOrder, MigrationAck, MigrationStage
+from tidegate_agents.config import CLIENT_ATTEMPTS_MAX
+from tidegate_agents.head.moving.steps import Move, NewPlace, Progress
+from tidegate_protocol.balancing.migrations import MigrateCancel, MigrateOrder, MigrationAck, MigrationStage
 from tidegate_protocol.names import output_queue
 
 ATTACHED, MOVED, STAYED = MigrationStage.ATTACHED, MigrationStage.MOVED, MigrationStage.STAYED
@@ -16,14 +16,13 @@ ATTACHED, MOVED, STAYED = MigrationStage.ATTACHED, MigrationStage.MOVED, Migrati
 class OtherCluster:
     """Makes every place at once, at edge f1 of head n, and hears how it ended."""
 
-    def __init__(self, migrations: Migrations) -> None:
-        self._migrations = migrations
+    def __init__(self) -> None:
         self.ended: list[bool] = []
 
-    def prepare(self, move: Move) -> None:
+    def prepare(self, move: Move, progress: Progress) -> None:
         subscriber = move.subscription.subscriber
         place = NewPlace("f1", 4, "amqp://f1:1", output_queue(subscriber, 4), "n", ("h", "n"), "amqp://n:1")
-        self._migrations.prepared(move.id, place)
+        progress.prepared(move.id, place)
 
     def publish_markers(self, move: Move, place: NewPlace) -> None:
         pass
@@ -37,12 +36,12 @@ def leaving() -> tuple[Cluster, OtherCluster, MigrateOrder]:
     cluster = Cluster("e1")
     cluster.grant("s")
     migrations = cluster.agent._migrations
-    other = OtherCluster(migrations)
-    migrations.use_remote(other)
+    other = OtherCluster()
+    migrations._abroad = other
     subscription = cluster.agent._context.registry.get("e1", ("s", 0))
     assert subscription is not None
     load = move("s", target="f1")
-    assert migrations.start("session", "e1", subscription, "f1", "n", load, lambda move, moved, why: None)
+    assert migrations.start("session", "e1", subscription, "f1", "n", load, lambda move, moved: None)
     cluster.period(10.0)  # by now it has been there for a while
     (order,) = cluster.ordered(MigrateOrder)
     assert (order.edge_from, order.edge, order.head) == ("e1", "f1", "n")

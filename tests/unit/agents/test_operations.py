@@ -7,12 +7,15 @@ from typing import TypeVar
 import pytest
 
 from tests.support.agents_driver import replies, sent, subscription
+from tests.support.decisions import rejections
 from tests.support.head_cluster import Cluster, load, move
-from tidegate_agents import fitting
+from tidegate_agents.head.inspect import EDGE_WAIT_S, QUESTIONS_MAX
+from tidegate_agents.head.moving import offers
+from tidegate_agents.head.registry import registry_digest
 from tidegate_agents.machine import Action, TimerFired, Undeliverable
-from tidegate_agents.operations import EDGE_WAIT_S, QUESTIONS_MAX
-from tidegate_agents.registry import registry_digest
-from tidegate_protocol.balancing import DrainRequest, MigrateOrder, MigrationStage
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.drains import DrainRequest
+from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationStage
 from tidegate_protocol.messages import (
     ControlMessage,
     EdgeHello,
@@ -213,7 +216,7 @@ def test_a_broker_is_told_what_it_was_asked_and_why_it_could_not_help() -> None:
     reply = cluster.answer_to(ExplainRequest(about="e2"), ExplainReply)
     assert reply.what is Explained.BROKER
     (asked,) = [told for told in reply.decisions if told.decision == "session-candidates"]
-    assert asked.rejected == {"e2": "its load is HIGH"}
+    assert rejections(asked.record) == {"e2": d.Rejection.STATE}
     assert [state.broker for state in reply.brokers] == ["e2"]
 
 
@@ -245,8 +248,8 @@ def test_every_edge_rehearses_with_what_a_session_would_be_offered() -> None:
     assert {candidate.load.broker: candidate.load.bytes_offered_per_s for candidate in asked.candidates} == {
         "e2": 500.0
     }
-    assert set(asked.unfit) == {"e3"}
-    assert cluster.decisions("session-candidates") == []
+    assert {one.name for one in asked.rejected} == {"e3"}
+    assert cluster.decisions(d.SessionCandidates) == []
 
 
 def test_load_that_is_promised_counts_in_a_rehearsal() -> None:
@@ -255,15 +258,15 @@ def test_load_that_is_promised_counts_in_a_rehearsal() -> None:
     cluster.balance("e1~1~1", "e2")
     cluster.plan("e1~1~1", move("s", bytes_per_s=70.0))
     cluster.answer_to(PlanRequest(), PlanReply)
-    assert "in session e1~1~1" in cluster.rehearsed["e3"].unfit["e2"]
+    assert d.Rejected("e2", d.Rejection.IN_SESSION, detail="e1~1~1") in cluster.rehearsed["e3"].rejected
 
 
 def test_as_much_is_named_in_a_rehearsal_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "PATTERNS_BYTES_MAX", 4)
+    monkeypatch.setattr(offers, "PATTERNS_BYTES_MAX", 4)
     cluster = Operated("e1", "e2")
     for number, pattern in enumerate("ab"):
         for edge in ("e1", "e2"):
-            cluster.agent._context.enter(edge, subscription("s", number, pattern))
+            cluster.agent._context.ledger.found(edge, subscription("s", number, pattern))
     cluster.answer_to(PlanRequest(), PlanReply)
     assert [candidate.patterns for candidate in cluster.rehearsed["e1"].candidates] == [("a",)]
 
@@ -313,7 +316,7 @@ def test_pausing_twice_changes_nothing() -> None:
     cluster = Operated("e1")
     cluster.ask(PauseRequest(paused=True))
     assert not cluster.answer_to(PauseRequest(paused=True), PauseReply).changed
-    assert cluster.decisions("paused") == ["an operator switched balancing off"]
+    assert cluster.decisions(d.BalancingSwitched) == ["paused"]
 
 
 def test_edges_learn_of_a_pause_and_a_restarted_head_from_them() -> None:

@@ -16,12 +16,20 @@ from tests.support.edge_driver import (
     ews_subscriptions,
 )
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.machine import Action, AlarmsSeen, ReplyReceived
-from tidegate_agents.metrics import SubscriptionSample
-from tidegate_protocol.balancing import BalanceCandidates, BalancePlan, BalanceRequest
+from tidegate_agents.load.metrics import SubscriptionSample
+from tidegate_agents.machine import Action, AlarmsSeen, ReplyReceived, TimerFired
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.sessions import BalanceCandidates, BalancePlan, BalanceRequest
 from tidegate_protocol.messages import Capacity, EdgeHello, EdgeWelcome, LoadState
 from tidegate_protocol.names import output_queue
-from tidegate_protocol.operations import InspectReply, InspectRequest, Rehearsal, RehearseReply, RehearseRequest
+from tidegate_protocol.operations import (
+    InspectReply,
+    InspectRequest,
+    NothingDue,
+    Rehearsal,
+    RehearseReply,
+    RehearseRequest,
+)
 
 OTHERS = ("b0", "b2", "b3")
 
@@ -60,7 +68,7 @@ def b1_until(at_s: float, balancing: BalancingConfig = AT_ONCE, *, paused: bool 
 
 
 def pause(edge: EdgeDriver, paused: bool, version: int) -> None:
-    hello = sent(edge.done, EdgeHello)[-1]
+    (hello,) = sent(edge.give(TimerFired("hello")), EdgeHello)
     assert hello.request_id is not None
     welcome = EdgeWelcome(head="h", cluster="c", period_s=1.0, paused=paused, pause_version=version)
     edge.give(ReplyReceived(hello.request_id, welcome))
@@ -90,7 +98,7 @@ def test_metrics_come_with_their_thresholds_and_the_worst_queues_first() -> None
 
 def test_a_paused_edge_starts_no_session_and_does_when_it_is_resumed() -> None:
     edge = b1_until(45.0, paused=True)
-    assert edge.decisions("session-requested") == []
+    assert edge.decisions(d.SessionRequested) == []
     assert inspect(edge).state.state is LoadState.OVERLOAD
     pause(edge, False, 10)
     actions = edge.sample(samples_of_b1(46.0), ews_broker("b1", burst=True), 0.2)
@@ -139,7 +147,7 @@ def test_at_rest_the_queue_nearest_to_its_threshold_is_named() -> None:
     edge = b1_until(29.0)
     rehearsal = rehearse(edge)
     assert not rehearsal.due
-    assert "no subscription is predicted to miss its deadline" in rehearsal.reason
+    assert rehearsal.nothing is NothingDue.NO_DANGER
     assert rehearsal.closest is not None
     assert rehearsal.closest.threshold is not None
     assert rehearsal.closest.depth < rehearsal.closest.threshold
@@ -147,14 +155,15 @@ def test_at_rest_the_queue_nearest_to_its_threshold_is_named() -> None:
 
 def test_what_a_session_began_with_is_told_with_all_its_numbers() -> None:
     edge = b1_until(45.0)
-    (begun,) = edge.decisions("session-requested")[:1]
+    (begun,) = edge.decisions(d.SessionRequested)[:1]
     told = inspect(edge, session=begun.session)
     (requested,) = [one for one in told.decisions if one.decision == "session-requested"]
-    queue = next(name for name in requested.numbers if name.endswith(".value"))
-    assert queue.startswith("queue-depth.out.s8-")
-    of = queue.removesuffix(".value")
-    named = {f"{of}.{name}" for name in ("threshold", "enqueue_per_s", "drain_per_s", "deadline_s", "allowed_wait_s")}
-    assert named | {"session_s", "margin", "uplink", "queues_past"} <= requested.numbers.keys()
+    assert requested.record == begun
+    assert begun.danger is not None
+    assert begun.danger.queue.startswith("out.s8-")
+    assert begun.danger.depth > begun.danger.threshold
+    assert begun.uplink is not None
+    assert begun.queues_past >= 1
     assert {queue.pattern for queue in told.queues} == {"t8"}
     assert any(one.decision == "load-state" for one in told.decisions)
 
@@ -166,10 +175,10 @@ def test_an_edge_whose_rabbitmq_has_an_alarm_takes_no_load_and_says_why() -> Non
     edge.give(AlarmsSeen(("memory",)))
     state = inspect(edge).state
     assert (state.state, state.alarms) == (LoadState.NOT_AVAILABLE, ("memory",))
-    assert len(edge.decisions("rabbitmq-alarm")) == 1
+    assert len(edge.decisions(d.AlarmsChanged)) == 1
     edge.give(AlarmsSeen(()))
     assert inspect(edge).state.state is LoadState.LOW
-    assert len(edge.decisions("rabbitmq-alarm-over")) == 1
+    assert [one.outcome for one in edge.decisions(d.AlarmsChanged)] == ["raised", "over"]
 
 
 def test_a_slow_subscriber_is_named_as_culprit_and_found_by_its_name() -> None:
@@ -181,8 +190,9 @@ def test_a_slow_subscriber_is_named_as_culprit_and_found_by_its_name() -> None:
     reply = inspect(edge, subscriber="slow", latest=10)
     (culprit,) = reply.culprits
     assert (culprit.what, culprit.client, culprit.broker) == ("slow-subscriber", "slow", "e")
-    assert culprit.numbers["drain_per_s"] < culprit.numbers["enqueue_per_s"]
+    assert isinstance(culprit.record, d.SlowSubscriber)
+    assert culprit.record.drain_per_s < culprit.record.enqueue_per_s
     (queue,) = reply.queues
     assert queue.slow
-    assert "slow-subscriber" in {told.decision for told in reply.decisions if told.subject == "out.slow.0"}
+    assert "out.slow.0" in {t.record.queue for t in reply.decisions if isinstance(t.record, d.SlowSubscriber)}
     assert reply.state.slow == ("out.slow.0",)

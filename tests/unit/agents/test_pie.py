@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.support.agents_driver import of, subscription
 from tests.support.edge_driver import EdgeDriver
+from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
+from tidegate_agents.load.pie import PiePublisher, PieTable, pie_report
 from tidegate_agents.machine import Announce
-from tidegate_agents.metrics import BrokerSample, Role, SubscriptionSample
-from tidegate_agents.pie import PiePublisher, PieTable, pie_report
-from tidegate_protocol.balancing import MetricReport, PieLocal
+from tidegate_protocol.balancing.loads import MetricReport, PieLocal
 from tidegate_protocol.messages import Capacity, LoadState
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate_agents.placement import EdgeView, ExpectedLoad, place
+from tests.support.decisions import rejections
+from tidegate_agents.policy.placement import EdgeView, ExpectedLoad, place
+from tidegate_protocol.decisions import PlacementReason, Rejected, Rejection
 from tidegate_protocol.messages import Capacity
 
 # Seed 000 Table V: CPU in MHz stands for the matching rate; bandwidth is both uplink and downlink.
@@ -65,8 +67,8 @@ def test_one_pattern_goes_to_one_edge_even_if_another_is_emptier() -> None:
     placement = place("a.*", [view("e1", {"a.*": 9}), view("e2")])
     assert placement is not None
     assert placement.edge == "e1"
-    assert placement.decision.reason == "same-pattern: e1"
-    assert "e2" in placement.decision.rejected
+    assert (placement.decision.reason, placement.decision.edge) == (PlacementReason.SAME_PATTERN, "e1")
+    assert "e2" in rejections(placement.decision)
 
 
 def test_an_overlapping_pattern_is_not_the_same_one() -> None:
@@ -80,7 +82,7 @@ def test_correlated_patterns_are_kept_apart() -> None:
     placement = place("flood", edges, correlated={"flood": {"rain"}})
     assert placement is not None
     assert placement.edge == "e2"
-    assert "rain" in placement.decision.rejected["e1"]
+    assert Rejected("e1", Rejection.CORRELATED, detail="rain") in placement.decision.rejected
 
 
 def test_correlated_patterns_share_an_edge_where_there_is_no_other() -> None:
@@ -93,7 +95,7 @@ def test_without_capacities_the_edge_with_fewest_subscriptions_wins_then_the_nam
     placement = place("a", [view("e3"), view("e1", {"x": 1}), view("e2")])
     assert placement is not None
     assert placement.edge == "e2"
-    assert placement.decision.numbers["subscriptions.e1"] == 1
+    assert ("e1", 1) in [(one.edge, one.subscriptions) for one in placement.decision.scores]
 
 
 def test_without_loads_capacity_is_shared_among_the_subscriptions() -> None:
@@ -112,13 +114,14 @@ def test_an_edge_that_would_leave_the_low_state_is_passed_over() -> None:
     placement = place("a", edges, expected=expected)
     assert placement is not None
     assert placement.edge == "e2"
-    assert placement.decision.rejected["e1"] == "a metric would reach 95%"
+    assert Rejected("e1", Rejection.METRIC_TOO_HIGH, value=0.95, limit=0.9) in placement.decision.rejected
 
 
 def test_a_decision_names_what_the_caller_ruled_out() -> None:
-    placement = place("a", [view("e1")], excluded={"e2": "draining"})
+    draining = Rejected("e2", Rejection.DRAINING)
+    placement = place("a", [view("e1")], excluded=[draining])
     assert placement is not None
-    assert placement.decision.rejected == {"e2": "draining"}
+    assert placement.decision.rejected == (draining,)
 
 
 def test_what_is_known_of_correlations_says_when_it_decided() -> None:
@@ -127,8 +130,8 @@ def test_what_is_known_of_correlations_says_when_it_decided() -> None:
     agreed = place("flood", [view("e1", {"rain": 9}), view("e2", {"x": 1})], correlated={"flood": {"rain"}})
     assert decided is not None
     assert agreed is not None
-    assert decided.decision.reason == "apart-from-correlated: e2"
-    assert agreed.decision.reason == "fewest-subscriptions: e2"
+    assert (decided.edge, decided.decision.reason) == ("e2", PlacementReason.APART_FROM_CORRELATED)
+    assert (agreed.edge, agreed.decision.reason) == ("e2", PlacementReason.FEWEST_SUBSCRIPTIONS)
 
 
 def test_keeping_apart_never_leads_to_an_edge_that_would_not_stay_low() -> None:
@@ -141,7 +144,7 @@ def test_keeping_apart_never_leads_to_an_edge_that_would_not_stay_low() -> None:
     placement = place("flood", edges, expected=expected, correlated={"flood": {"rain"}})
     assert placement is not None
     assert placement.edge == "e1", "e2 would be at 95 %"
-    assert placement.decision.reason.endswith(": e1")
+    assert placement.decision.edge == "e1"
 
 
 def test_where_every_edge_holds_something_correlated_that_counts_twice() -> None:
@@ -157,4 +160,4 @@ def test_where_every_edge_holds_something_correlated_that_counts_twice() -> None
     assert advised is not None
     assert plain.edge == "e1", "700 B/s left against 600"
     assert advised.edge == "e2", "500 B/s left against 400, with what is correlated counted twice"
-    assert advised.decision.numbers["correlated_bytes_per_s.e2"] == 100.0
+    assert ("e2", 100.0) in [(one.edge, one.correlated_bytes_per_s) for one in advised.decision.scores]

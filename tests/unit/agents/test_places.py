@@ -8,22 +8,17 @@ import pytest
 
 from tests.support.agents_driver import subscribe
 from tests.support.head_cluster import Cluster
-from tests.unit.agents.test_migrations import moving, restarted
-from tidegate_agents import places
-from tidegate_agents.config import ATTEMPTS_MAX
+from tests.support.moving_cluster import moving, restarted
+from tidegate_agents.config import ATTEMPTS_MAX, CLIENT_ATTEMPTS_MAX
+from tidegate_agents.head.places import doubts as places
+from tidegate_agents.head.places.doubts import ORDERS_MAX, PAUSE_MAX_S
+from tidegate_agents.head.places.ledger import ABANDONED
 from tidegate_agents.machine import ActionFailed, ReplyReceived, Undeliverable
-from tidegate_agents.migrations import CLIENT_ATTEMPTS_MAX
-from tidegate_agents.places import ORDERS_MAX, PAUSE_MAX_S
-from tidegate_protocol.balancing import (
-    CollectOrder,
-    MarkerBind,
-    MigrationAck,
-    MigrationReport,
-    MigrationStage,
-    PlaceReply,
-    PlaceRequest,
-    PlannedMove,
-)
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.markers import MarkerBind
+from tidegate_protocol.balancing.migrations import MigrationAck, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.places import CollectOrder, PlaceReply, PlaceRequest
+from tidegate_protocol.balancing.sessions import PlannedMove
 from tidegate_protocol.messages import (
     ControlMessage,
     OutputPrepare,
@@ -178,9 +173,9 @@ def collections_that_fail(cluster: Cluster, failure: str) -> list[float]:
     began: dict[str, float] = {}
     for _ in range(3_600 // 5):
         cluster.period(5.0)
-        for name in cluster.agent._places._collections:
+        for name in cluster.agent._doubts._collections:
             began.setdefault(name, cluster.now)
-        for name in list(cluster.agent._places._collections):
+        for name in list(cluster.agent._doubts._collections):
             fail(cluster, name, failure)
     assert cluster.removed == []
     assert cluster.places("s") == [("e1", 0), ("e2", 1)]
@@ -241,7 +236,7 @@ def test_a_client_that_asks_for_its_place_is_told_soon_to_collect_what_it_failed
     for _ in range(30):  # it starts over and over: that makes nothing happen more often than after a failure
         assert cluster.grant("s").edge == "e2"
         cluster.period()
-        for name in list(cluster.agent._places._collections):
+        for name in list(cluster.agent._doubts._collections):
             began.append(cluster.now)
             fail(cluster, name, "slow")
     assert {later - earlier for earlier, later in itertools.pairwise(began)} == {retry_s}
@@ -395,7 +390,8 @@ def test_nobody_goes_to_another_cluster_before_it_has_collected() -> None:
         return migrations.start("x", edge, subscription, "e9", target_head, load, lambda move, moved, why: None)
 
     assert move("another") is None
-    context.abandoned.clear()
+    (left,) = context.ledger.all_in(ABANDONED)
+    context.ledger.withdraw(left)
     assert move("another") is not None
 
 
@@ -416,7 +412,7 @@ def test_a_client_that_starts_anew_is_told_again_what_to_collect() -> None:
     order = cluster.ordered(CollectOrder)[-1]
     cluster.report(order, MigrationStage.ATTACHED)
     cluster.fire(f"collect {order.migration}")
-    assert cluster.decisions("collection-failed") != []
+    assert cluster.decisions(d.CollectionEnded) != []
     cluster = abandoned()
     cluster.period()
     order = cluster.ordered(CollectOrder)[-1]
@@ -426,7 +422,7 @@ def test_a_client_that_starts_anew_is_told_again_what_to_collect() -> None:
     assert cluster.ordered(CollectOrder) == [order, order]
     cluster.period()
     assert len(cluster.markers) == 2, "the first one may have gone through before"
-    assert cluster.decisions("collection-failed") == []
+    assert cluster.decisions(d.CollectionEnded) == []
     cluster.report(order, STAYED)
     assert cluster.places("s") == [("e2", 1)]
 
@@ -444,7 +440,7 @@ def test_a_client_that_waits_for_a_marker_gets_another_one() -> None:
     cluster.period()
     for _ in range(3):
         cluster.fire(f"marker {order.migration}", 2.0)
-    assert cluster.decisions("collection-failed") == []
+    assert cluster.decisions(d.CollectionEnded) == []
     cluster.mute = set()
     cluster.period(timeout_s)
     assert [marker.key for marker in cluster.markers] == [marker_key(order.migration, "h")] * 2

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.support import ews
-from tidegate_agents.metrics import BrokerSample, Metric, Role, utilizations
-from tidegate_agents.placement import EdgeView
-from tidegate_agents.policies.peer import LIMITS, PeerPolicy
-from tidegate_agents.policy import LoadView, QueueLoad
-from tidegate_agents.states import LoadState, assess
-from tidegate_protocol.balancing import BrokerLoad, Candidate, MetricReport, PieLocal
+from tests.support.decisions import rejections
+from tidegate_agents.load.metrics import BrokerSample, Metric, Role, utilizations
+from tidegate_agents.load.states import LoadState, assess
+from tidegate_agents.policy.interface import LoadView, QueueLoad
+from tidegate_agents.policy.peer import LIMITS, PeerPolicy
+from tidegate_agents.policy.placement import EdgeView
+from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport, PieLocal
+from tidegate_protocol.balancing.sessions import Candidate
+from tidegate_protocol.decisions import PlanOutcome, Rejection
 from tidegate_protocol.messages import Capacity
 
 WIDE = Capacity(uplink_bytes_per_s=1000.0, downlink_bytes_per_s=1e6, matching_per_s=1e6)
@@ -71,7 +74,7 @@ def test_an_overload_is_balanced_with_the_least_loaded_that_is_low_and_free() ->
     assert trigger is not None
     assert trigger.metric is Metric.UPLINK
     assert trigger.candidates == ("b2", "b0")
-    assert trigger.rejected.keys() == {"b3", "b4"}
+    assert {one.name for one in trigger.rejected} == {"b3", "b4"}
     assert not trigger.necessary, "a busy uplink alone puts no deadline in danger"
 
 
@@ -182,7 +185,7 @@ def test_the_resting_stay_and_count_as_staying() -> None:
     assert selection.moves[0].some_stay
     nobody = POLICY.select(seen, trigger, [candidate("b0", 0.0)], resting={"out.s1.0", "out.s2.0"})
     assert nobody.moves == ()
-    assert nobody.reason
+    assert nobody.outcome is PlanOutcome.NOBODY_MOVABLE
 
 
 def test_a_subscriber_larger_than_the_difference_stays() -> None:
@@ -191,7 +194,7 @@ def test_a_subscriber_larger_than_the_difference_stays() -> None:
     assert trigger is not None
     selection = POLICY.select(seen, trigger, [candidate("b0", 200.0)])
     assert selection.moves == ()
-    assert selection.rejected == {"a to b0": "more than the difference"}
+    assert rejections(selection) == {"a to b0": Rejection.OVERSHOOTS}
 
 
 def test_the_second_candidate_is_taken_where_the_first_can_take_nobody() -> None:

@@ -8,11 +8,13 @@ import pytest
 
 from tests.support.agents_driver import sent, subscription
 from tests.support.parts_driver import PartsDriver, messages
-from tidegate_agents import paths, publishers
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.metrics import PublisherSample
-from tidegate_agents.placement import ExpectedLoad
-from tidegate_protocol.balancing import PatternPath, PatternPaths, PublishedTopics, ThrottleOrder, TopicPath
+from tidegate_agents.head.publishers import paths
+from tidegate_agents.head.publishers import streams as publishers
+from tidegate_agents.load.metrics import PublisherSample
+from tidegate_agents.policy.placement import ExpectedLoad
+from tidegate_protocol.balancing.paths import PatternPath, PatternPaths, PublishedTopics, TopicPath
+from tidegate_protocol.balancing.publishers import ThrottleOrder
 
 
 def stream(publisher: str, topic: str, rate: float, size: float = 100.0, round_trip_s: float = 0.0) -> PublisherSample:
@@ -42,23 +44,23 @@ def published(driver: PartsDriver, to: str, seconds: float = 1.0) -> dict[str, i
 def test_rates_are_smoothed_and_summed_over_publishers() -> None:
     driver = PartsDriver()
     driver.sample(stream("p~1", "a", 10.0), stream("q~1", "a", 5.0, 200.0))
-    assert driver.context.expected() == {"a": ExpectedLoad(2_000.0, 15.0)}
+    assert driver.parts.publishers.expected() == {"a": ExpectedLoad(2_000.0, 15.0)}
     driver.sample(stream("p~1", "a", 12.0), stream("q~1", "a", 5.0, 200.0))
-    expected = driver.context.expected()["a"]
+    expected = driver.parts.publishers.expected()["a"]
     assert expected == ExpectedLoad(0.25 * 1_200 + 0.75 * 1_000 + 1_000, 10.5 + 5.0), "one more in a second is chance"
     driver.sample(stream("p~1", "a", 20.0), stream("q~1", "a", 5.0, 200.0))
-    assert driver.context.expected()["a"] == ExpectedLoad(2_000.0 + 1_000.0, 25.0), "twice as many are not"
+    assert driver.parts.publishers.expected()["a"] == ExpectedLoad(2_000.0 + 1_000.0, 25.0), "twice as many are not"
 
 
 def test_a_pattern_in_use_expects_all_topics_it_matches_and_nothing_is_claimed_without_a_measurement() -> None:
     driver = PartsDriver()
     driver.edge("e1")
-    driver.context.enter("e1", subscription(pattern="x.*"))
-    driver.context.enter("e1", subscription(number=1, pattern="y.#"))
+    driver.context.ledger.found("e1", subscription(pattern="x.*"))
+    driver.context.ledger.found("e1", subscription(number=1, pattern="y.#"))
     driver.tick()
     driver.hello("p~1", "y.1")
     driver.sample(stream("p~1", "x.1", 1.0), stream("p~1", "x.2", 2.0), stream("p~1", "x.2.3", 4.0))
-    expected = driver.context.expected()
+    expected = driver.parts.publishers.expected()
     assert expected["x.*"] == ExpectedLoad(300.0, 3.0)
     assert "y.#" not in expected
     assert "y.1" not in expected
@@ -68,10 +70,10 @@ def test_a_publisher_that_stops_fades_and_is_forgotten() -> None:
     driver = PartsDriver()
     driver.sample(stream("p~1", "a", 10.0))
     driver.sample()
-    assert driver.context.expected()["a"].messages_per_s == 2.5
+    assert driver.parts.publishers.expected()["a"].messages_per_s == 2.5
     for _ in range(20):
         driver.sample()
-    assert driver.context.expected() == {}
+    assert driver.parts.publishers.expected() == {}
     assert not driver.parts.publishers.loads()
 
 
@@ -83,7 +85,7 @@ def test_a_sample_that_is_no_number_is_passed_over(wrong: float) -> None:
         actions = driver.sample(stream("p~1", "a", wrong), stream("p~1", "b", 1.0, wrong), stream("q~1", "a", 1.0))
         actions += driver.sample(stream("p~1", "a", 1.0, round_trip_s=wrong), stream("q~1", "a", 1.0))
         assert not messages(actions, ThrottleOrder)
-    assert driver.context.expected() == {"a": ExpectedLoad(100.0, 1.0)}
+    assert driver.parts.publishers.expected() == {"a": ExpectedLoad(100.0, 1.0)}
     assert driver.parts.paths.path_of("a").path_us == 100_000
 
 
@@ -92,14 +94,14 @@ def test_steady_rates_come_to_rest_exactly() -> None:
     driver.sample(stream("p~1", "a", 10.0))
     for _ in range(30):
         driver.sample(stream("p~1", "a", 12.3))
-    assert driver.context.expected()["a"] == ExpectedLoad(12.3 * 100.0, 12.3)
+    assert driver.parts.publishers.expected()["a"] == ExpectedLoad(12.3 * 100.0, 12.3)
 
 
 def test_edges_are_told_the_worst_path_and_the_sides_once() -> None:
     driver = PartsDriver("n")
     driver.edge("e1")
-    driver.context.enter("e1", subscription(pattern="a.*"))
-    driver.context.enter("e1", subscription(number=1, pattern="nothing"))
+    driver.context.ledger.found("e1", subscription(pattern="a.*"))
+    driver.context.ledger.found("e1", subscription(number=1, pattern="nothing"))
     driver.hello("p~1", "a.1", round_trip_s=0.2)
     driver.hello("q~1", "a.2", round_trip_s=0.6)
     assert told(driver, "e1") == {"a.*": PatternPath(pattern="a.*", path_us=300_000, local=True)}
@@ -112,10 +114,10 @@ def test_edges_are_told_the_worst_path_and_the_sides_once() -> None:
 def test_an_edge_is_told_when_the_last_publisher_has_gone() -> None:
     driver = PartsDriver()
     driver.edge("e1")
-    driver.context.enter("e1", subscription(pattern="a"))
+    driver.context.ledger.found("e1", subscription(pattern="a"))
     driver.hello("p~1", "a", round_trip_s=0.2)
     assert told(driver, "e1")["a"].local
-    driver.parts.publisher_gone("p~1")
+    driver.parts.publishers.gone("p~1")
     assert told(driver, "e1") == {"a": PatternPath(pattern="a", path_us=0)}
 
 
@@ -141,14 +143,14 @@ def test_only_those_who_publish_make_the_way_longer() -> None:
     assert path_us() == 100_000, "also while it is silent"
     driver.sample(stream("far~1", "a", 1.0, round_trip_s=10.0))
     assert path_us() > 1_000_000
-    driver.parts.publisher_gone("far~1")
+    driver.parts.publishers.gone("far~1")
     assert path_us() == 100_000
 
 
 def test_a_round_trip_that_hardly_changes_is_not_told_again() -> None:
     driver = PartsDriver("n")
     driver.edge("e1")
-    driver.context.enter("e1", subscription(pattern="a"))
+    driver.context.ledger.found("e1", subscription(pattern="a"))
     driver.sample(stream("p~1", "a", 1.0, round_trip_s=0.2))
     assert told(driver, "e1")
     driver.sample(stream("p~1", "a", 1.0, round_trip_s=0.21))
@@ -160,7 +162,7 @@ def test_a_round_trip_that_hardly_changes_is_not_told_again() -> None:
 def test_an_edge_that_comes_back_is_told_everything_and_all_are_now_and_then() -> None:
     driver = PartsDriver()
     driver.edge("e1")
-    driver.context.enter("e1", subscription(pattern="a"))
+    driver.context.ledger.found("e1", subscription(pattern="a"))
     driver.hello("p~1", "a", round_trip_s=0.2)
     assert told(driver, "e1")
     driver.context.registry.edges["e1"].alive = False
@@ -186,7 +188,7 @@ def test_neighbours_are_told_what_is_published_here_and_behind_the_others_but_no
 def test_what_a_neighbour_does_not_repeat_is_forgotten() -> None:
     driver = PartsDriver("m", "n")
     driver.edge("e1")
-    driver.context.enter("e1", subscription(pattern="far"))
+    driver.context.ledger.found("e1", subscription(pattern="far"))
     driver.tell(PublishedTopics(head="m", topics=(TopicPath(topic="far", path_us=50_000),)))
     assert told(driver, "e1")["far"].remote
     period_s = driver.context.config.balancing.global_period_s
@@ -207,7 +209,7 @@ def test_too_many_topics_are_covered_by_one_path(monkeypatch: pytest.MonkeyPatch
     # Whoever is told so takes it for every pattern, and passes it on.
     other = PartsDriver("h", "n", head="m")
     other.edge("e1")
-    other.context.enter("e1", subscription(pattern="t.3"))
+    other.context.ledger.found("e1", subscription(pattern="t.3"))
     other.tell(message)
     actions = other.tick()
     (paths_told,) = messages(actions, PatternPaths)
@@ -230,7 +232,7 @@ def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.sample(*[stream("p~1", f"t.{number}", 1.0) for number in range(5)])
     driver.sample(*[stream("p~1", f"t.{number}", 1.0) for number in range(5)])
     assert len(driver.parts.publishers.loads()) == 2
-    kinds = [decision.kind for decision in driver.context.story]
+    kinds = [decision.kind for decision in driver.context.chronicle.decisions]
     assert kinds.count("publishers-full") == 1
 
 
@@ -238,8 +240,8 @@ def test_the_links_that_carry_a_publisher_are_counted_for_the_analysis() -> None
     driver = PartsDriver("m", "n")
     driver.edge("e1")
     driver.edge("e2")
-    driver.context.enter("e1", subscription(pattern="a.*"))
-    driver.context.enter("e2", subscription(number=1, pattern="a.1"))
+    driver.context.ledger.found("e1", subscription(pattern="a.*"))
+    driver.context.ledger.found("e2", subscription(number=1, pattern="a.1"))
     driver.context.routes.need("n", "a.#")
     driver.sample(stream("p~1", "a.1", 2.0), stream("p~1", "b", 2.0))
     first, second = driver.parts.publishers.loads()

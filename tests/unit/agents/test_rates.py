@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate_agents.rates import LearnedCapacity, Rate, follow, smooth
+from tests.support.formulas import Rate, follow
+from tidegate_agents.load.rates import LearnedCapacity, smooth
 
 
 def followed(*samples: float) -> Rate:

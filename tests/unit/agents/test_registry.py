@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from tidegate_agents.registry import NUMBER_MAX, Registry, registry_digest
+from tidegate_agents.head.registry import NUMBER_MAX, Registry, registry_digest
 from tidegate_protocol.messages import Subscription
 
 
@@ -62,7 +62,7 @@ def test_numbers_start_anew_after_the_largest_past_those_in_use() -> None:
 
 
 def test_the_numbers_of_departed_subscribers_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate_agents.registry.NUMBERS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr("tidegate_agents.head.registry.NUMBERS_REMEMBERED_MAX", 2)
     registry = Registry()
     for name in ("s", "t", "u"):
         assert registry.next_number(name) == 0
@@ -90,7 +90,7 @@ def test_a_subscription_is_found_by_its_pattern_on_whatever_edge() -> None:
     assert registry.find("s", "a") == [("e2", subscription())]
     assert registry.find("s", "b") == []
     assert registry.holders(("s", 0)) == ["e2"]
-    assert registry.forget_edge("e2") == [subscription()]
+    registry.forget_edge("e2")
     assert registry.find("s", "a") == []
     registry.validate()
 
@@ -111,7 +111,7 @@ def test_a_publisher_that_comes_and_goes_leaves_no_trace() -> None:
     registry = Registry()
     for second in range(100):
         registry.publisher_heard("p~1", until_s=second + 3.0)
-        assert registry.publisher_gone("p~1")
+        registry.publisher_gone("p~1")
         registry.validate()
     assert registry.expire_publishers(1_000.0) == []
     registry.validate()

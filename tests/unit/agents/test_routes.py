@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate_agents.routes import LinkChange, Mirror, RouteTable
+from tidegate_agents.topics.routes import LinkChange, Mirror, RouteTable
 
 
 def test_a_neighbour_is_offered_what_all_others_need() -> None:

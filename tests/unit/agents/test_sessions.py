@@ -5,21 +5,22 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import subscription
+from tests.support.decisions import rejections
 from tests.support.head_cluster import Cluster, load, move
-from tidegate_agents import fitting, sessions
+from tidegate_agents.head.abroad.candidates import Found
+from tidegate_agents.head.moving import offers, sessions
 from tidegate_agents.machine import StopRequested
-from tidegate_agents.placement import ExpectedLoad
-from tidegate_agents.sessions import Sessions
-from tidegate_protocol.balancing import (
+from tidegate_agents.policy.placement import ExpectedLoad
+from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.drains import DrainRequest
+from tidegate_protocol.balancing.migrations import MigrateCancel, MigrateOrder, MigrationStage
+from tidegate_protocol.balancing.sessions import (
     BalanceAccepted,
     BalanceCandidates,
+    BalancePlan,
     BalanceRequest,
     Candidate,
-    DrainRequest,
     LoadRequest,
-    MigrateCancel,
-    MigrateOrder,
-    MigrationStage,
     SessionPhase,
 )
 from tidegate_protocol.messages import ControlMessage, LoadState, Refusal, RefusalReason
@@ -52,8 +53,8 @@ def test_candidates_tell_their_load_and_what_they_carry_already() -> None:
     assert isinstance(answer, BalanceCandidates)
     assert (answer.candidates[0].cluster, answer.candidates[0].head) == ("c", "h")
     assert answer.candidates[0].load.bytes_offered_per_s == 500.0
-    (decision,) = [d for d in cluster.agent.story if d.kind == "session-candidates"]
-    assert decision.rejected == {"e3": "its load is HIGH", "e9": "not alive"}
+    (decision,) = [decision for decision in cluster.agent.story if isinstance(decision, d.SessionCandidates)]
+    assert rejections(decision) == {"e3": d.Rejection.STATE, "e9": d.Rejection.NOT_ALIVE}
 
 
 def test_patterns_that_a_candidate_carries_are_named() -> None:
@@ -72,18 +73,18 @@ def test_what_does_not_fit_into_the_answer_is_not_named_and_the_head_minds_it(mo
     cluster = Cluster("e1", "e2", "e3")
     cluster.grant("s", "a")
     for edge in ("e2", "e3"):
-        cluster.agent._context.enter(edge, subscription("other", 7, "a"))
-        cluster.agent._context.enter(edge, subscription("other", 8, "b"))
+        cluster.agent._context.ledger.found(edge, subscription("other", 7, "a"))
+        cluster.agent._context.ledger.found(edge, subscription("other", 8, "b"))
     cluster.agent._context.cooldowns.rest(("s", "a"), cluster.now + 60.0)
-    monkeypatch.setattr(fitting, "PATTERNS_BYTES_MAX", 8)  # one pattern of each candidate
+    monkeypatch.setattr(offers, "PATTERNS_BYTES_MAX", 8)  # one pattern of each candidate
     monkeypatch.setattr(sessions, "RESTING_BYTES_MAX", 8)
     answer = cluster.balance("e1~1~1", "e2", "e3")
     assert isinstance(answer, BalanceCandidates)
     assert [candidate.patterns for candidate in answer.candidates] == [("a",), ("a",)]
     assert answer.resting == ()
     assert cluster.plan("e1~1~1", move("s")) == BalanceAccepted(session="e1~1~1", moves=0)
-    (decision,) = [d for d in cluster.agent.story if d.kind == "session-plan"]
-    assert decision.rejected == {"s.0 to e2": "moved too recently"}
+    (decision,) = [decision for decision in cluster.agent.story if isinstance(decision, d.SessionPlan)]
+    assert rejections(decision) == {"out.s.0 to e2": d.Rejection.MOVED_RECENTLY}
 
 
 def begin_move(cluster: Cluster, *subscribers: str, session: str = "e1~1~1") -> BalanceAccepted:
@@ -99,7 +100,7 @@ def test_a_candidate_that_is_busy_silent_or_away_is_left_out() -> None:
     assert offered(cluster.balance("e1~1~1", "e2", "e3")) == ["e3"]
     cluster.mute = {LoadRequest}
     cluster.replies.clear()
-    cluster.ask(BalanceRequest(session="e1~1~2", edge="e1", metric="uplink", reason="full", candidates=("e2",)))
+    cluster.ask(BalanceRequest(session="e1~1~2", edge="e1", metric="uplink", candidates=("e2",)))
     assert cluster.replies == []
     cluster.fire("session e1~1~2", 2.0)
     assert offered(cluster.replies[-1]) == []
@@ -160,7 +161,7 @@ def test_a_plan_that_never_comes_ends_the_session() -> None:
     cluster = Cluster("e1", "e2")
     cluster.balance("e1~1~1", "e2")
     cluster.fire("session e1~1~1", 5.0)
-    assert cluster.decisions("session-ended") == ["no plan came in time"]
+    assert cluster.decisions(d.SessionEnded) == ["no-plan"]
     assert offered(cluster.balance("e2~1~1", "e1", source="e2")) == ["e1"]
 
 
@@ -208,11 +209,11 @@ def test_whoever_is_patient_gets_a_candidate_as_soon_as_it_has_left_another_sess
     cluster.grant("s")
     begin_move(cluster, "s")
     cluster.loads["e4"] = load("e4", LoadState.HIGH)
-    answer = cluster.balance("e3~1~1", "e2", "e4", source="e3", last_resort=True)
+    answer = cluster.balance("e3~1~1", "e2", "e4", source="e3", reach=d.Reach.LAST_RESORT)
     assert offered(answer) == ["e4"]
     assert isinstance(answer, BalanceCandidates)
     assert answer.occupied == ("e2",)
-    cluster.balance("e3~1~1", "e2", "e4", source="e3", last_resort=True, patient=True)
+    cluster.balance("e3~1~1", "e2", "e4", source="e3", reach=d.Reach.OCCUPIED)
     assert len(answered(cluster, "e3~1~1")) == 1
     # Its target stabilizes from now on, and is taken all the same.
     cluster.loads["e2"] = load("e2").model_copy(update={"busy": True})
@@ -228,7 +229,7 @@ def test_patience_has_an_end() -> None:
     cluster = Cluster("e1", "e2", "e3")
     cluster.grant("s")
     begin_move(cluster, "s")
-    cluster.balance("e3~1~1", "e2", source="e3", last_resort=True, patient=True)
+    cluster.balance("e3~1~1", "e2", source="e3", reach=d.Reach.OCCUPIED)
     assert not answered(cluster, "e3~1~1")
     cluster.fire("session e3~1~1", 2.0)
     (answer,) = answered(cluster, "e3~1~1")
@@ -240,11 +241,11 @@ def test_who_is_not_patient_gets_nobody_that_stabilizes() -> None:
     cluster.grant("s")
     begin_move(cluster, "s")
     cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
-    answer = cluster.balance("e3~1~1", "e2", source="e3", last_resort=True)
+    answer = cluster.balance("e3~1~1", "e2", source="e3", reach=d.Reach.LAST_RESORT)
     assert offered(answer) == []
     assert isinstance(answer, BalanceCandidates)
     assert answer.occupied == ("e2",)
-    assert offered(cluster.balance("e3~1~1", "e2", source="e3", last_resort=True, patient=True)) == ["e2"]
+    assert offered(cluster.balance("e3~1~1", "e2", source="e3", reach=d.Reach.OCCUPIED)) == ["e2"]
 
 
 def test_a_promise_that_comes_to_nothing_is_dropped_at_once() -> None:
@@ -262,17 +263,28 @@ def offered_load(answer: ControlMessage) -> float:
     return answer.candidates[0].load.bytes_offered_per_s
 
 
-def test_candidates_that_are_told_again_count_what_a_drain_has_promised_meanwhile() -> None:
+def test_candidates_that_are_told_again_count_what_a_drain_has_promised_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first answer was lost, and the second one was a copy of it: the source filled up an edge that others had been
     sent to since (seed 906313).
     """
     cluster = Cluster("e1", "e2", "e3")
-    cluster.agent._context.expected = lambda: {"b": ExpectedLoad(100.0, 1.0)}
+    publishers = cluster.agent._placing._publishers
+    monkeypatch.setattr(publishers, "expected", lambda: {"b": ExpectedLoad(100.0, 1.0)})
     assert [cluster.grant(name, pattern).edge for name, pattern in (("s", "a"), ("t", "b"))] == ["e1", "e2"]
     assert offered_load(cluster.balance("e1~1~1", "e3")) == 0.0
     cluster.ask(DrainRequest(edge="e2"))
     assert [order.edge for order in cluster.ordered(MigrateOrder)] == ["e3"]
     assert offered_load(cluster.balance("e1~1~1", "e3")) == 100.0
+
+
+def test_a_plan_without_moves_that_says_it_helps_ends_its_session() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.balance("e1~1~1", "e2")
+    cluster.ask(BalancePlan(session="e1~1~1", edge="e1", outcome=d.PlanOutcome.RELIEVED))
+    (ended,) = [one for one in cluster.agent.story if isinstance(one, d.SessionEnded)]
+    assert ended.outcome is d.SessionOutcome.NO_IMPROVEMENT
 
 
 def test_a_client_that_moved_rests_and_is_not_moved_whatever_a_plan_says() -> None:
@@ -295,20 +307,20 @@ def test_a_client_that_moved_rests_and_is_not_moved_whatever_a_plan_says() -> No
 @pytest.mark.parametrize(
     ("planned", "why"),
     [
-        (move("nobody"), "not on the source"),
-        (move("s", 5), "not on the source"),
-        (move("s", 0, "e3"), "not a candidate"),
-        (move("s", 0, "e1"), "not a candidate"),
+        (move("nobody"), d.Rejection.GONE),
+        (move("s", 5), d.Rejection.GONE),
+        (move("s", 0, "e3"), d.Rejection.NOT_CANDIDATE),
+        (move("s", 0, "e1"), d.Rejection.NOT_CANDIDATE),
     ],
 )
-def test_a_move_that_can_not_be_is_refused_and_the_others_go_on(planned: object, why: str) -> None:
+def test_a_move_that_can_not_be_is_refused_and_the_others_go_on(planned: object, why: d.Rejection) -> None:
     cluster = Cluster("e1", "e2", "e3")
     cluster.grant("s")
     cluster.grant("t")
     cluster.balance("e1~1~1", "e2")
     assert cluster.plan("e1~1~1", planned, move("t")) == BalanceAccepted(session="e1~1~1", moves=1)  # type: ignore[arg-type]
-    (decision,) = [d for d in cluster.agent.story if d.kind == "session-plan"]
-    assert list(decision.rejected.values()) == [why]
+    (decision,) = [decision for decision in cluster.agent.story if isinstance(decision, d.SessionPlan)]
+    assert [one.reason for one in decision.rejected] == [why]
 
 
 def test_the_same_client_twice_in_a_plan_moves_once() -> None:
@@ -351,8 +363,8 @@ def test_a_client_that_does_not_move_is_no_part_of_the_time_that_is_learned(how:
     ((_, notice), _) = cluster.notices[-2:]
     assert (notice.phase, notice.moved, notice.failed) == (SessionPhase.ENDED, 1, 1)
     assert notice.duration_us == 500_000
-    (decision,) = [d for d in cluster.agent.story if d.kind == "session-ended"]
-    assert decision.numbers["seconds"] == 30.5
+    (decision,) = [decision for decision in cluster.agent.story if isinstance(decision, d.SessionEnded)]
+    assert decision.duration_s == 30.5
 
 
 def test_a_helper_that_needs_help_itself_need_not_wait_for_long() -> None:
@@ -388,40 +400,37 @@ def test_a_source_that_can_not_have_a_session_is_told_so(state: str) -> None:
 class Asked:
     """Another cluster that is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sessions: list[str] = []
+        self.found: Found | None = None
+        monkeypatch.setattr(cluster.agent._candidates, "ask", self._ask)
 
-    def ask(self, session: str, request: BalanceRequest) -> None:
+    def _ask(self, session: str, request: BalanceRequest, found: Found) -> None:
         self.sessions.append(session)
+        self.found = found
 
 
-def sessions_of(cluster: Cluster) -> Sessions:
-    return cluster.agent._sessions
-
-
-def test_other_clusters_are_asked_where_this_one_has_no_room() -> None:
+def test_other_clusters_are_asked_where_this_one_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster("e1", "e2")
-    remote = Asked()
-    sessions_of(cluster).use_remote(remote)
+    remote = Asked(cluster, monkeypatch)
     assert offered(cluster.balance("e1~1~1")) == []
     assert remote.sessions == []
     cluster.replies.clear()
-    request = BalanceRequest(session="e1~1~1", edge="e1", metric="uplink", reason="full", remote=True)
+    request = BalanceRequest(session="e1~1~1", edge="e1", metric="uplink", reach=d.Reach.ABROAD)
     cluster.ask(request)
     assert (remote.sessions, cluster.replies) == (["e1~1~1"], [])
     far = Candidate(cluster="d", head="g", load=load("f1"))
-    sessions_of(cluster).remote_answered("e1~1~1", (far,))
+    assert remote.found is not None
+    remote.found("e1~1~1", (far,))
     cluster.settle(cluster.agent._context.take_actions())
     assert offered(cluster.replies[-1]) == ["f1"]
-    assert offered(cluster.balance("e1~1~1", remote=True)) == ["f1"], "asked again it is the same"
+    assert offered(cluster.balance("e1~1~1", reach=d.Reach.ABROAD)) == ["f1"], "asked again it is the same"
 
 
-def test_other_clusters_that_do_not_answer_are_not_waited_for() -> None:
+def test_other_clusters_that_do_not_answer_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster("e1", "e2")
-    sessions_of(cluster).use_remote(Asked())
-    request = BalanceRequest(
-        session="e1~1~1", edge="e1", metric="uplink", reason="full", candidates=("e2",), remote=True
-    )
+    Asked(cluster, monkeypatch)
+    request = BalanceRequest(session="e1~1~1", edge="e1", metric="uplink", candidates=("e2",), reach=d.Reach.ABROAD)
     cluster.ask(request)
     cluster.fire("session e1~1~1", 4.0)
     assert offered(cluster.replies[-1]) == ["e2"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate_agents.metrics import Metric, Role
-from tidegate_agents.policy import QueueLoad
-from tidegate_agents.states import LoadState, assess
-from tidegate_agents.threshold import paper_depth
+from tidegate_agents.load.metrics import Metric, Role
+from tidegate_agents.load.states import LoadState, assess
+from tidegate_agents.load.threshold import paper_depth
+from tidegate_agents.policy.interface import QueueLoad
+from tidegate_protocol.decisions import LoadReason
 
 IDLE = {Metric.UPLINK: 0.1, Metric.DOWNLINK: 0.1, Metric.MATCHING: 0.1}
 # (1 − 0.5) s · 100/s: fifty messages may wait.
@@ -49,14 +50,12 @@ def test_one_metric_in_overload_is_enough_and_all_that_reach_a_threshold_are_nam
     assert assessment.state is LoadState.OVERLOAD
     assert assessment.overloaded_metrics == (Metric.DOWNLINK,)
     decision = assessment.decision("b1")
-    assert decision.subject == "b1"
-    assert decision.reason == "OVERLOAD: downlink 0.97 > 0.95, and 1 more"
-    assert decision.numbers == {
-        "downlink.value": 0.97,
-        "downlink.threshold": 0.95,
-        "uplink.value": 1.07,
-        "uplink.threshold": 0.90,
-    }
+    assert (decision.broker, decision.state, decision.reason) == ("b1", LoadState.OVERLOAD, LoadReason.DOWNLINK)
+    assert [(found.metric, found.value, found.threshold) for found in decision.findings] == [
+        (Metric.DOWNLINK, 0.97, 0.95),
+        (Metric.UPLINK, 1.07, 0.90),
+    ]
+    assert decision.others == 1
 
 
 def test_a_queue_depth_overload_names_the_subscription() -> None:
@@ -64,8 +63,9 @@ def test_a_queue_depth_overload_names_the_subscription() -> None:
     assessment = assess(Role.EDGE, IDLE, queues)
     assert assessment.state is LoadState.OVERLOAD
     assert assessment.overloaded_queues == {"late.0", "later.0"}
-    assert assessment.overloads[0].subscription == "later.0"
-    assert assessment.decision("b1").reason == "OVERLOAD: queue-depth of later.0 90 > 50, and 1 more"
+    assert assessment.overloads[0].queue == "later.0"
+    decision = assessment.decision("b1")
+    assert (decision.findings[0].queue, decision.others) == ("later.0", 1)
 
 
 def test_a_queue_exactly_at_its_threshold_is_in_time() -> None:
@@ -88,7 +88,7 @@ def test_infeasible_deadlines_are_named_and_not_balanced_for() -> None:
     assessment = assess(Role.EDGE, IDLE, [(queue("s.0", 1000), infeasible)])
     assert assessment.state is LoadState.LOW
     assert assessment.infeasible == ("s.0",)
-    assert assessment.decision("b1").rejected == {"s.0": "infeasible deadline"}
+    assert assessment.decision("b1").infeasible == ("s.0",)
 
 
 def test_unknown_capacities_are_named_and_not_judged() -> None:
@@ -101,7 +101,8 @@ def test_one_sample_is_no_overload_where_two_are_asked_for() -> None:
     deep = [(queue("s.0", 80), FIFTY)]
     first = assess(Role.EDGE, IDLE, deep, samples_needed=QUEUE_CONFIRMED)
     assert first.state is LoadState.HIGH
-    assert "1 of 2 samples" in first.decision("b1").reason
+    (found,) = first.decision("b1").findings
+    assert (found.samples, found.samples_needed) == (1, 2)
     second = assess(Role.EDGE, IDLE, deep, above=first.above, samples_needed=QUEUE_CONFIRMED)
     assert second.state is LoadState.OVERLOAD
     third = assess(Role.EDGE, IDLE, deep, above=second.above, samples_needed=QUEUE_CONFIRMED)

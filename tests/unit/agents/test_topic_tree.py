@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.agents_driver import subscription
 from tests.support.parts_driver import PartsDriver
-from tidegate_agents import paths
-from tidegate_agents import topic_tree as module
-from tidegate_agents.metrics import PublisherSample
-from tidegate_agents.topic_tree import TopicTree, matching
+from tidegate_agents.head.publishers import paths
+from tidegate_agents.load.metrics import PublisherSample
+from tidegate_agents.topics import tree as module
+from tidegate_agents.topics.tree import TopicTree, matching
 
 MANY = 300
 
@@ -77,7 +77,7 @@ def test_new_topics_are_not_compared_with_every_pattern(form: str, steps: Callab
     driver = quiet(PartsDriver())
     driver.edge("e1")
     for number in range(MANY):
-        driver.context.enter("e1", subscription(number=number, pattern=form.format(number)))
+        driver.context.ledger.found("e1", subscription(number=number, pattern=form.format(number)))
     driver.tick()
     before = steps()
     driver.sample(*sampled("reply"))
@@ -98,7 +98,7 @@ def test_an_edge_that_returns_with_many_patterns_is_not_compared_with_every_topi
     driver.edge("e1")
     driver.sample(*sampled("sensor"))
     for number in range(MANY):
-        driver.context.enter("e1", subscription(number=number, pattern=form.format(number)))
+        driver.context.ledger.found("e1", subscription(number=number, pattern=form.format(number)))
     for alive in (True, False, True):
         before = steps()
         driver.context.registry.edges["e1"].alive = alive

@@ -30,8 +30,8 @@ from tidegate_analytics.report.material import (
     Totals,
 )
 from tidegate_analytics.report.page import page
+from tidegate_analytics.report.summary import facts, sentences
 from tidegate_analytics.report.svg import Scale, TimeAxis, shortened, ticks, window_s
-from tidegate_analytics.report.words import facts, sentences
 
 START_US = 1_770_000_000 * US
 SPAN = Span(START_US, START_US + 120 * US, 1, 5)

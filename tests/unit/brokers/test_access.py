@@ -14,9 +14,10 @@ from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.names import owns
 from tidegate_brokers.access.preparing import Access
 from tidegate_brokers.access.roles import Account, client_at_head, subscriber_at_edge
-from tidegate_brokers.config import EdgeConfig, HeadConfig
 from tidegate_brokers.errors import ConfigurationError, TopologyError
-from tidegate_brokers.settings import load_config
+from tidegate_brokers.settings.options import EdgeConfig, HeadConfig
+from tidegate_brokers.settings.reading import load_config
+from tidegate_protocol.topics import WORDS_MAX
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "deploy" / "compose"
@@ -59,6 +60,36 @@ def test_no_client_may_write_to_the_default_exchange_or_reserved_keys(publishes:
     if publishes:
         assert re.search(keys["tidegate.publish"], "quake.alert")
         assert not re.search(keys["tidegate.publish"], "tidegate.marker.m.head")
+        assert re.search(keys["tidegate.publish"], ".".join("a" * WORDS_MAX))
+        assert not re.search(keys["tidegate.publish"], ".".join("a" * (WORDS_MAX + 1)))
+        assert not re.search(keys["tidegate.publish"], "." * WORDS_MAX)
+
+
+def test_an_account_that_may_pass_on_the_user_of_others_can_only_deliver() -> None:
+    """It could write control messages in anybody's name otherwise."""
+    layout = Layout.load(COMPOSE / "layout.toml", COMPOSE / "layout-multi.toml")
+    links = {
+        (place.name, account.user): account
+        for place in layout.places
+        for account in layout.accounts(place)
+        if "impersonator" in account.tags
+    }
+    assert {("edge-1", "link.head"), ("head", "link.north-head"), ("north-head", "link.head")} <= links.keys()
+    for account in links.values():
+        assert (account.configure, account.read, account.topics, account.tags) == ("^$", "^$", (), ("impersonator",))
+        for name in ("tidegate.control", "tidegate.publish", "tidegate.markers", "amq.default", "link.edge-1"):
+            assert not re.search(account.write, name), (account, name)
+
+
+def test_where_brokers_share_a_rabbitmq_definitions_may_be_read_in_any_order(tmp_path: Path) -> None:
+    """Tags are not of a virtual host: those of a head must not go with what its neighbour's definitions say of it."""
+    file = tmp_path / "layout.toml"
+    heads = [f'[[head]]\nname = "{name}"\ncluster = "{name}"\nhost = "x"\nvhost = "{name}"\n' for name in ("a", "b")]
+    file.write_text("".join(heads) + '[[link]]\nbetween = ["a", "b"]\n')
+    layout = Layout.load(file)
+    for place in layout.places:
+        tags = {account.user: set(account.tags) for account in layout.accounts(place)}
+        assert tags["broker.a"] == tags["broker.b"] == {"monitoring", "policymaker"}
 
 
 def test_the_layouts_of_compose_are_in_order_and_give_each_broker_what_it_needs(tmp_path: Path) -> None:
@@ -66,6 +97,7 @@ def test_the_layouts_of_compose_are_in_order_and_give_each_broker_what_it_needs(
     Access(layout, tmp_path, {"TIDEGATE_RABBITMQ_MEMORY": "512m"}).write()
     head = load_config(HeadConfig, tmp_path / "head" / "broker.toml")
     assert [neighbour.name for neighbour in head.neighbours] == ["north-head", "south-head"]
+    assert {(n.url.user, n.link.user) for n in head.neighbours} == {("broker.head", "link.head")}
     assert head.client_names == "own"
     edge = load_config(EdgeConfig, tmp_path / "edge-1" / "broker.toml")
     assert edge.link.user == "link.head"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_brokers.config import EdgeConfig, HeadConfig
-from tidegate_brokers.embedded.plan import Plan, conditioned_for_clients_only, needs_conditioner
-from tidegate_brokers.embedded.ports import Ports
-from tidegate_brokers.topology import Topology
+from tidegate_brokers.settings.options import EdgeConfig, HeadConfig
+from tidegate_embedded.plan import Plan, conditioned_for_clients_only, needs_conditioner
+from tidegate_embedded.ports import Ports
+from tidegate_embedded.topology import Topology
 
 TOPOLOGY = Topology.parse(
     """

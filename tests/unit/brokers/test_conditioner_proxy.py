@@ -10,18 +10,18 @@ import random
 import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.support.waiting import eventually
-from tidegate_brokers.embedded.conditioner import Conditioner, ConditionerConfig
-from tidegate_brokers.embedded.conditioner_client import ConditionerClient
-from tidegate_brokers.embedded.guard import Guard
-from tidegate_brokers.embedded.ports import Ports
-from tidegate_brokers.embedded.proxy import ListenerConfig
 from tidegate_brokers.errors import ConditionerRefused, EmbeddedError
+from tidegate_embedded.conditioner import Conditioner, ConditionerConfig
+from tidegate_embedded.conditioner_client import ConditionerClient
+from tidegate_embedded.guard import Guard
+from tidegate_embedded.ports import Ports
+from tidegate_embedded.proxy import ListenerConfig
 
 LOOPBACK = "127.0.0.1"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -44,9 +44,12 @@ class Bench:
     port: int
     outgoing_port: int
     server: asyncio.Server
+    opened: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def connect(self, port: int | None = None) -> Streams:
-        return await asyncio.open_connection(LOOPBACK, port or self.port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port or self.port)
+        self.opened.append(writer)
+        return reader, writer
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ async def bench() -> AsyncIterator[Bench]:
             ListenerConfig("to:x", outgoing, LOOPBACK, target, outgoing=True),
         )
         file.write_text(ConditionerConfig("edge", LOOPBACK, str(control), None, None, listeners).to_json())
-        argv = [sys.executable, "-m", "tidegate_brokers.embedded.conditioner", str(file)]
+        argv = [sys.executable, "-m", "tidegate_embedded.conditioner", str(file)]
         await guard.spawn("conditioner", argv, log=guard.directory / "log")
         client = ConditionerClient("edge", control)
 
@@ -75,7 +78,10 @@ async def bench() -> AsyncIterator[Bench]:
             return True
 
         await eventually(is_up, "the conditioner answers")
-        yield Bench(client, port, outgoing, server)
+        bench = Bench(client, port, outgoing, server)
+        yield bench
+        for writer in bench.opened:
+            writer.close()
     server.close()
     ports.close()
 

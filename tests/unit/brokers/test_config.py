@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tidegate_brokers.config import BrokerConfig, EdgeConfig, HeadConfig
 from tidegate_brokers.errors import ConfigurationError
-from tidegate_brokers.settings import load_config, render_reference
+from tidegate_brokers.settings.options import BrokerConfig, EdgeConfig, HeadConfig
+from tidegate_brokers.settings.reading import load_config, render_reference
 
 ROOT = Path(__file__).parents[3]
 SECRET = "hush-hush"

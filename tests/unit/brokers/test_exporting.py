@@ -11,18 +11,21 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.unit.protocol.decision_samples import SAMPLES
 from tidegate_agents.config import EdgeConfig
-from tidegate_agents.edge import EdgeAgent
-from tidegate_agents.machine import Decision, EdgeSampled, Started
-from tidegate_agents.metrics import BrokerSample, Role, SubscriptionSample
-from tidegate_agents.states import THRESHOLDS
-from tidegate_brokers.exporting import reference
-from tidegate_brokers.exporting.classes import SILENT_S, TopicLabels
-from tidegate_brokers.exporting.deliveries import SHARE_EDGES, DeliveryMetrics, shares
-from tidegate_brokers.exporting.load import EdgeLoad
-from tidegate_brokers.exporting.reasons import KINDS, OTHER, REASONS, kind_label, reason_label
-from tidegate_brokers.exporting.records import MOVES_MAX, RETURN_S, HeadRecordMetrics, RecordMetrics
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
+from tidegate_agents.load.states import THRESHOLDS
+from tidegate_agents.machine import EdgeSampled, Started
+from tidegate_brokers.observe.exporting import reference
+from tidegate_brokers.observe.exporting.classes import OTHER, SILENT_S, TopicLabels
+from tidegate_brokers.observe.exporting.deliveries import SHARE_EDGES, DeliveryMetrics, shares
+from tidegate_brokers.observe.exporting.load import EdgeLoadMetrics
+from tidegate_brokers.observe.exporting.records import MOVES_MAX, RETURN_S, HeadRecordMetrics, RecordMetrics
+from tidegate_brokers.observe.telemetry.decisions import DecisionRecords
+from tidegate_brokers.observe.telemetry.origin import Origin
 from tidegate_brokers.sensing.gauges import Sensed, SensedCollector
+from tidegate_protocol import decisions as d
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.latency import LATENCY_US_MAX, bucket_of
 from tidegate_protocol.messages import Capacity, Subscription
@@ -102,7 +105,7 @@ def crowded_edge(subscriptions: int) -> CollectorRegistry:
     registry = CollectorRegistry()
     RecordMetrics(registry)
     sensed = Sensed(broker, samples)
-    registry.register(EdgeLoad(agent, sensed, THRESHOLDS, TOPICS_MAX))
+    registry.register(EdgeLoadMetrics(agent, sensed, THRESHOLDS, TOPICS_MAX))
     registry.register(SensedCollector(sensed, dict, lambda: 1e6, lambda queue: 1.0, QUEUES_MAX))
     return registry
 
@@ -212,6 +215,10 @@ def migration(client: str, source: str, target: str, time_us: int = 1, **more: o
     )
 
 
+def decided(decision: d.Decision) -> list[t.TelemetryRecord]:
+    return DecisionRecords(Origin("north", "b", Role.HEAD, "peer-wd", 7)).decided(decision, 1, 0.0)
+
+
 def test_sessions_moves_and_predictions_are_counted() -> None:
     registry = CollectorRegistry()
     counts = HeadRecordMetrics(registry)
@@ -221,19 +228,20 @@ def test_sessions_moves_and_predictions_are_counted() -> None:
         ),
         t.SessionEnded.model_validate(
             {**header(), "session": "x", "source": "b", "clients": "subscribers", "moved": 2, "failed": 1}
-            | {"duration_us": 700_000, "reason": "2 moved, 1 failed"}
+            | {"duration_us": 700_000, "reason": d.SessionOutcome.MOVES_ENDED}
         ),
         t.Outcome.model_validate(
             {**header(), "session": "x", "after_us": 1, "bytes_offered_per_s": 1.0}
             | {"metrics": ({"metric": "uplink", "measured": 0.9, "predicted": 0.94},)}
         ),
         migration("s1", "b1", "b0"),
-        migration("s2", "b1", "b0", moved=False, reason="the client stayed: time-out: markers missing 1 old, 0 new"),
+        migration("s2", "b1", "b0", moved=False, reason=d.MoveOutcome.TIME_OUT),
         t.MigrationGapTold.model_validate(
             {**header(), "subscriber": "s1", "migration": "m", "pattern": "a", "source": "b1", "target": "b0"}
             | {"gap_us": 30_000, "held": 5}
         ),
-        t.DecisionMade.model_validate({**header(), "decision": "edge-not-alive", "subject": "b9", "reason": "silent"}),
+        *decided(d.EdgePresence("b9", d.Presence.SILENT)),
+        *decided(d.NeighbourPresence("h2", d.Presence.HEARD)),
     ]
     for record in made:
         counts.taken(record)
@@ -249,7 +257,17 @@ def test_sessions_moves_and_predictions_are_counted() -> None:
     assert value(samples, "tidegate_migration_duration_seconds_count", clients="subscribers") == 1
     assert value(samples, "tidegate_migration_gap_seconds_sum") == 0.03
     assert value(samples, "tidegate_edge_up", edge="b9") == 0
-    assert value(samples, "tidegate_decisions_total", decision="edge-not-alive", reason="silent") == 1
+    assert value(samples, "tidegate_neighbour_up", neighbour="h2") == 1
+    assert value(samples, "tidegate_decisions_total", decision="edge-presence", reason="silent") == 1
+    for heard in (d.EdgePresence("b9", d.Presence.HEARD), d.NeighbourPresence("h2", d.Presence.GOODBYE)):
+        for record in decided(heard):
+            counts.taken(record)
+    samples = scraped(registry)
+    assert value(samples, "tidegate_edge_up", edge="b9") == 1
+    assert value(samples, "tidegate_neighbour_up", neighbour="h2") == 0
+    for record in decided(d.EdgeForgotten("b9", 60.0)):
+        counts.taken(record)
+    assert ("tidegate_edge_up", (("edge", "b9"),)) not in scraped(registry)
 
 
 def test_who_comes_back_soon_has_moved_for_nothing() -> None:
@@ -271,42 +289,52 @@ def test_who_comes_back_soon_has_moved_for_nothing() -> None:
     assert len(counts._last) == MOVES_MAX
 
 
-class Heard(Observer):
-    """All decisions of a run."""
+class Counted(Observer):
+    """All decisions of a run, counted as brokers count them."""
 
     def __init__(self) -> None:
-        self.heard: set[tuple[str, str]] = set()
+        self.registry = CollectorRegistry()
+        self.counts = HeadRecordMetrics(self.registry)
+        self.kinds: set[str] = set()
 
-    def decided(self, broker: str, decision: Decision, now: float) -> None:
-        self.heard.add((decision.kind, decision.reason))
+    def decided(self, broker: str, decision: d.Decision, now: float) -> None:
+        self.kinds.add(decision.kind)
+        for record in decided(decision):
+            self.counts.taken(record)
 
 
 def test_what_agents_say_under_faults_has_a_label() -> None:
-    heard = Heard()
+    counted = Counted()
     for seed in range(12):
-        world = World(random_scenario(seed), observers=(heard,), validate_every_step=False)
+        world = World(random_scenario(seed), observers=(counted,), validate_every_step=False)
         world.start()
         world.kernel.run(world.scenario.duration_s)
-    assert {kind for kind, _ in heard.heard} - KINDS == set(), "name these in exporting/reasons.py"
-    nameless = {(kind, reason) for kind, reason in heard.heard if reason_label(reason) == OTHER}
-    unnamed = {(kind, reason) for kind, reason in nameless if kind.startswith(REASONED)}
-    assert unnamed == set(), "give these a word in exporting/reasons.py"
-    assert len(KINDS | REASONS) < 200
+    samples = scraped(counted.registry)
+    labels = [
+        dict(labels) for (name, labels), number in samples.items() if name == "tidegate_decisions_total" and number
+    ]
+    assert {each["decision"] for each in labels} == counted.kinds
+    assert len(counted.kinds) > len(d.DECISIONS) // 3, "the runs are too quiet to say anything"
+    for each in labels:
+        assert each["reason"] in labels_of(d.BY_KIND[each["decision"]])
 
 
-REASONED = ("load-state", "placement", "session-", "migration-", "publisher-session", "publisher-stayed", "stabilized")
-"""Beginnings of the kinds whose reasons operators look at; of the others the kind says all there is to say."""
+def labels_of(kind: type[d.Decision]) -> set[str]:
+    return {d.NO_REASON} if kind.labels is None else {str(member) for member in kind.labels}
 
 
-def test_a_label_is_from_a_fixed_set_whatever_is_said() -> None:
-    assert kind_label("load-state") == "load-state"
-    assert kind_label("brand-new-7") == OTHER
-    assert reason_label("OVERLOAD: queue-depth of out.t8-s7.0 22 > 17") == "queue-depth"
-    assert reason_label("LOW: all metrics below their low thresholds") == "all-low"
-    assert reason_label("same-pattern: b1") == "same-pattern"
-    assert reason_label("nothing was moved: no candidate can take load") == "no-room"
-    assert reason_label("0 moved, 3 failed") == "nothing-moved"
-    assert reason_label("hocus pocus 7") == OTHER
+def test_labels_of_decisions_are_from_a_set_that_is_fixed_and_small() -> None:
+    assert len(d.BY_KIND) + len(d.LABELS) < 200
+    registry = CollectorRegistry()
+    counts = HeadRecordMetrics(registry)
+    for sample in SAMPLES:
+        for record in decided(sample):
+            counts.taken(record)
+    for name, labels in scraped(registry):
+        found = dict(labels)
+        if name == "tidegate_decisions_total":
+            assert found["reason"] in labels_of(d.BY_KIND[found["decision"]])
+        assert found.get("reason", d.NO_REASON) in d.LABELS
 
 
 # The page

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tidegate_brokers.errors import PortTaken, RabbitBadAnswer, RabbitTooOld, RabbitUnreachable
-from tidegate_brokers.http import HttpServer
-from tidegate_brokers.management import Management
-from tidegate_brokers.metrics import BrokerMetrics
-from tidegate_brokers.urls import ServerUrl
+from tidegate_brokers.observe.counters import BrokerMetrics
+from tidegate_brokers.observe.http import HttpServer
+from tidegate_brokers.rabbit.management import Management
+from tidegate_brokers.settings.urls import ServerUrl
 
 
 @asynccontextmanager

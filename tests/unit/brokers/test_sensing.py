@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tidegate_agents.load.metrics import SubscriptionSample
 from tidegate_agents.machine import EdgeSampled
-from tidegate_agents.metrics import SubscriptionSample
 from tidegate_brokers.sensing.edges import EdgeSampler
 from tidegate_brokers.sensing.exposition import (
     ACKED,
@@ -26,9 +26,9 @@ from tidegate_brokers.sensing.exposition import (
 )
 from tidegate_brokers.sensing.gauges import SensingMetrics
 from tidegate_brokers.sensing.heads import REPORT_AGE_MAX_S, HeadSampler
-from tidegate_brokers.sensing.queues import Differences, Held
+from tidegate_brokers.sensing.queues import DepthEstimate, Differences
 from tidegate_brokers.sensing.sensor import Sensor
-from tidegate_brokers.sensing.source import Answer, MetricsSource
+from tidegate_brokers.sensing.source import MetricsSource, Scrape
 from tidegate_brokers.sensing.trips import ProbedTrip, SubscriberTrip
 from tidegate_brokers.sensing.wire import wire_overhead_bytes
 from tidegate_protocol.messages import Capacity, PublisherReport, Subscription, TopicCount
@@ -124,7 +124,7 @@ def test_several_channels_of_one_queue_add_up() -> None:
 
 def test_what_a_queue_holds_belongs_to_the_moment_of_the_counters() -> None:
     """A queue that starts to grow by 50/s; its own tick is 0.9 s old."""
-    held = Held()
+    held = DepthEstimate()
     for _ in range(20):
         assert held.now(100.0, 100.0, 20.0, 1.0) == pytest.approx(20.0)
     for second in range(1, 6):
@@ -133,7 +133,7 @@ def test_what_a_queue_holds_belongs_to_the_moment_of_the_counters() -> None:
 
 
 def test_a_repeated_tick_does_not_stop_the_clock() -> None:
-    held = Held()
+    held = DepthEstimate()
     for _ in range(20):
         held.now(100.0, 100.0, 20.0, 1.0)
     assert held.now(110.0, 100.0, 20.0, 1.0) == pytest.approx(30.0, abs=2.0)
@@ -141,7 +141,7 @@ def test_a_repeated_tick_does_not_stop_the_clock() -> None:
 
 def test_what_rabbitmq_drops_is_not_held_for_long() -> None:
     """A queue at its limit: 100/s come, 10/s are taken, the rest is dropped."""
-    held = Held()
+    held = DepthEstimate()
     for _ in range(50):
         value = held.now(100.0, 10.0, 1000.0, 1.0)
         assert 900.0 <= value <= 1100.0
@@ -317,6 +317,9 @@ def test_an_absent_subscriber_is_seen_as_absent_and_its_backlog_as_such() -> Non
     assert not found.attached
     assert found.drain_per_s == 0.0
     assert found.depth == pytest.approx(3000.0, rel=0.1)
+    sample = edge.second()
+    assert sample is not None
+    assert (sample.broker.messages_in_per_s, sample.broker.bytes_offered_per_s) == (pytest.approx(100.0), 0.0)
 
 
 def test_a_backlog_behind_a_narrow_uplink_is_depth_and_no_round_trip() -> None:
@@ -463,8 +466,8 @@ class StillSource(MetricsSource):
     def __init__(self) -> None:
         pass
 
-    async def ask(self, families: tuple[str, ...], *, sizes: bool) -> Answer:
-        return Answer(read(""), asyncio.get_running_loop().time(), 0)
+    async def ask(self, families: tuple[str, ...], *, sizes: bool) -> Scrape:
+        return Scrape(read(""), asyncio.get_running_loop().time(), 0)
 
     async def close(self) -> None:
         pass
@@ -474,7 +477,7 @@ async def test_a_sample_that_is_wanted_soon_need_not_wait_for_the_period() -> No
     taken: list[float] = []
     done = asyncio.Event()
 
-    def take(answer: Answer) -> None:
+    def take(answer: Scrape) -> None:
         taken.append(answer.moment_s)
         if len(taken) == 1:
             sensor.soon(0.1)

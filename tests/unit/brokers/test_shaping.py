@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tidegate_brokers.embedded.shaping import (
+from tidegate_embedded.shaping import (
     CATCH_UP_S,
     QUEUE_BYTES_MIN,
     QUEUE_S,

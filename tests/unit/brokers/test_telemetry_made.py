@@ -6,21 +6,24 @@ import math
 
 import pytest
 
+from tests.unit.protocol.decision_samples import SAMPLES
 from tidegate_agents.config import EdgeConfig
-from tidegate_agents.edge import EdgeAgent
-from tidegate_agents.machine import Decision, EdgeSampled, HeadSampled, Started
-from tidegate_agents.metrics import BrokerSample, PublisherSample, SubscriptionSample
-from tidegate_agents.metrics import Role as AgentRole
-from tidegate_brokers.telemetry.clients import REPORTS_PER_S, STREAMS_MAX, PublisherBook, SubscriberDesk
-from tidegate_brokers.telemetry.decisions import ORDERS_MAX, DecisionRecords
-from tidegate_brokers.telemetry.origin import Origin
-from tidegate_brokers.telemetry.samples import EdgeSamples, HeadSamples
-from tidegate_brokers.telemetry.settling import SETTLED_S, HeadOutcomes
+from tidegate_agents.edge.agent import EdgeAgent
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, SubscriptionSample
+from tidegate_agents.load.metrics import Role as AgentRole
+from tidegate_agents.machine import EdgeSampled, HeadSampled, Started
+from tidegate_brokers.observe.telemetry.clients import REPORTS_PER_S, STREAMS_MAX, PublisherTotals, SubscriberDesk
+from tidegate_brokers.observe.telemetry.decisions import ORDERS_MAX, DecisionRecords
+from tidegate_brokers.observe.telemetry.origin import Origin
+from tidegate_brokers.observe.telemetry.samples import EdgeSamples, HeadSamples
+from tidegate_brokers.observe.telemetry.settling import SETTLED_S, HeadOutcomes
+from tidegate_protocol import decisions as d
 from tidegate_protocol import telemetry as t
-from tidegate_protocol.balancing import MigrateOrder, PublisherMoveOrder
+from tidegate_protocol.balancing.migrations import MigrateOrder
+from tidegate_protocol.balancing.publishers import PublisherMoveOrder
 from tidegate_protocol.messages import Capacity, PublisherReport, Subscription, TopicCount
 from tidegate_protocol.operations import Role
-from tidegate_protocol.parts import LoadState
+from tidegate_protocol.parts import RATE_MAX, LoadState, Metric
 from tidegate_protocol.reports import MigrationGap, SubscriberReport, SubscriptionDigest
 
 EDGE = Origin("north", "edge-1", Role.EDGE, "peer-wd", 7)
@@ -28,7 +31,7 @@ HEAD = Origin("north", "head-1", Role.HEAD, "peer-wd", 7)
 SESSION = "edge-1~5~2"
 
 
-def special(records: DecisionRecords, decision: Decision, now: float = 0.0) -> t.TelemetryRecord | None:
+def special(records: DecisionRecords, decision: d.Decision, now: float = 0.0) -> t.TelemetryRecord | None:
     """The record besides the decision itself."""
     first, *rest = records.decided(decision, 5, now)
     assert isinstance(first, t.DecisionMade)
@@ -42,65 +45,81 @@ def special(records: DecisionRecords, decision: Decision, now: float = 0.0) -> t
 
 
 def test_a_decision_is_cut_to_what_a_record_holds() -> None:
-    numbers = {f"n{number}": float(number) for number in range(200)} | {"endless": math.inf}
-    rejected = {f"r{number}": "w" * 5_000 for number in range(200)}
-    decision = Decision("placement", "s" * 5_000, "r" * 5_000, {"nothing": math.nan} | numbers, rejected)
-    (record,) = DecisionRecords(EDGE).decided(decision, 5, 0.0)
+    rejected = tuple(d.Rejected("n" * 5_000, d.Rejection.REFUSED, detail="w" * 5_000) for _ in range(500))
+    plan = d.SessionPlanned(
+        "s" * 5_000, d.PlanOutcome.NO_ROOM, (), 0, drain_factor=math.inf, rejected=rejected, session=SESSION
+    )
+    (record,) = DecisionRecords(EDGE).decided(plan, 5, 0.0)
     assert isinstance(record, t.DecisionMade)
-    assert len(record.numbers) == t.NUMBERS_MAX
-    assert "nothing" not in record.numbers
-    assert len(record.rejected) == t.REJECTED_MAX
-    assert len(t.encode(record)) < t.RECORD_BYTES_MAX
+    body = t.encode(record)
+    assert len(body) < t.RECORD_BYTES_MAX
+    read = t.decode(body)
+    assert isinstance(read, t.DecisionMade)
+    assert (read.decision, read.reason, read.session) == ("session-planned", "no-room", SESSION)
+    assert isinstance(read.record, d.SessionPlanned)
+    assert len(read.record.source) == d.TEXT_MAX
+    assert len(read.record.rejected) == d.ITEMS_MAX
+    assert read.record.drain_factor == RATE_MAX
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.kind)
+def test_every_kind_of_decision_is_written_whole(sample: d.Decision) -> None:
+    first = DecisionRecords(HEAD).decided(sample, 5, 0.0)[0]
+    assert isinstance(first, t.DecisionMade)
+    assert (first.decision, first.reason, first.session) == (sample.kind, sample.label, sample.session)
+    read = t.decode(t.encode(first))
+    assert isinstance(read, t.DecisionMade)
+    assert read.record == sample
 
 
 def test_states_are_told_with_the_one_before() -> None:
     records = DecisionRecords(EDGE)
-    first = special(records, Decision("load-state", "edge-1", "LOW: all metrics below their low thresholds"))
+    first = special(records, d.LoadStateChanged("edge-1", LoadState.LOW))
     assert isinstance(first, t.StateChange)
-    assert (first.state, first.before) == (LoadState.LOW, None)
-    then = special(records, Decision("load-state", "edge-1", "OVERLOAD: uplink 1.1 > 0.95"))
+    assert (first.state, first.before, first.reason) == (LoadState.LOW, None, "all-low")
+    finding = d.Finding(Metric.UPLINK, "", 1.1, 0.95, LoadState.OVERLOAD)
+    then = special(records, d.LoadStateChanged("edge-1", LoadState.OVERLOAD, (finding,)))
     assert isinstance(then, t.StateChange)
     assert (then.state, then.before, records.state) == (LoadState.OVERLOAD, LoadState.LOW, LoadState.OVERLOAD)
+    assert then.reason == "uplink"
+
+
+def requested(necessary: bool = True, remote: bool = False) -> d.SessionRequested:
+    cause = d.Cause(Metric.UPLINK, 1.07, 0.95)
+    return d.SessionRequested("edge-1", cause, necessary, remote, 2, 0.5, 0.2, 1.0, session=SESSION)
 
 
 def test_a_session_has_a_beginning_a_prediction_an_end_and_an_outcome() -> None:
     records = DecisionRecords(EDGE)
-    numbers = {"necessary": 1.0, "remote": 0.0}
-    began = special(records, Decision("session-requested", "edge-1", "late soon", numbers, session=SESSION), 10.0)
+    began = special(records, requested(), 10.0)
     assert isinstance(began, t.SessionBegan)
     assert (began.session, began.source, began.necessary, began.remote) == (SESSION, "edge-1", True, False)
-    plan = {
-        "moves": 4.0,
-        "source.drain_factor": 1.25,
-        "source.uplink.before": 1.07,
-        "source.uplink.after": 0.85,
-        "target.edge-0.uplink.before": 0.4,
-        "target.edge-0.uplink.after": 0.62,
-        "candidates": 2.0,
-    }
-    predicted = special(records, Decision("session-planned", "edge-1", "to edge-0", plan, session=SESSION))
+    assert (began.clients, began.policy, began.reason) == (t.Moved.SUBSCRIBERS, "peer-wd", "uplink")
+    effects = (
+        d.Effect("edge-1", Metric.UPLINK, 1.07, after=0.85),
+        d.Effect("edge-0", Metric.UPLINK, 0.4, after=0.62),
+    )
+    moves = (d.BundleMove("alert.#", "edge-0", 3), d.BundleMove("buoy.*", "edge-0", 1))
+    plan = d.SessionPlanned("edge-1", d.PlanOutcome.RELIEVED, moves, 2, 0, 4, 1.25, effects, session=SESSION)
+    predicted = special(records, plan)
     assert isinstance(predicted, t.Prediction)
     assert (predicted.moves, predicted.drain_factor) == (4, 1.25)
     assert {(e.broker, e.metric): (e.before, e.after) for e in predicted.effects} == {
         ("edge-1", "uplink"): (1.07, 0.85),
         ("edge-0", "uplink"): (0.4, 0.62),
     }
-    ended_numbers = {"moved": 4.0, "failed": 1.0, "duration_s": 0.6}
-    ended = special(records, Decision("session-ended", "edge-1", "4 moved", ended_numbers, session=SESSION), 10.75)
+    end = d.SessionEnded("edge-1", d.SessionOutcome.MOVES_ENDED, 4, 1, 0.6, session=SESSION)
+    ended = special(records, end, 10.75)
     assert isinstance(ended, t.SessionEnded)
-    assert (ended.moved, ended.failed, ended.duration_us) == (4, 1, 750_000)
-    measured = {
-        "after_s": 2.0,
-        "offered_bytes_per_s": 86.0,
-        "predicted_bytes_per_s": 85.0,
-        "uplink.predicted": 0.85,
-        "uplink.measured": 0.86,
-        "matching.measured": 0.1,
-        "queues_past": 2.0,
-    }
-    outcome = special(records, Decision("stabilized", "edge-1", "the load has moved", measured, session=SESSION))
+    assert (ended.moved, ended.failed, ended.duration_us, ended.reason) == (4, 1, 750_000, "moves-ended")
+    metrics = (d.Measured(Metric.UPLINK, 0.86, 0.85), d.Measured(Metric.MATCHING, 0.1))
+    outcome = special(
+        records,
+        d.Stabilized("edge-1", d.StabilizedReason.LOAD_MOVED, 2.0, 86.0, 85.0, metrics, 2, session=SESSION),
+    )
     assert isinstance(outcome, t.Outcome)
     assert (outcome.session, outcome.after_us, outcome.queues_past) == (SESSION, 2_000_000, 2)
+    assert (outcome.bytes_offered_per_s, outcome.bytes_offered_predicted_per_s) == (86.0, 85.0)
     assert {m.metric: (m.predicted, m.measured) for m in outcome.metrics} == {
         "uplink": (0.85, 0.86),
         "matching": (None, 0.1),
@@ -108,23 +127,27 @@ def test_a_session_has_a_beginning_a_prediction_an_end_and_an_outcome() -> None:
 
 
 def test_the_head_that_leads_a_session_does_not_tell_its_end_a_second_time() -> None:
-    assert special(DecisionRecords(HEAD), Decision("session-ended", "edge-1", "done", session=SESSION)) is None
+    end = d.SessionEnded("edge-1", d.SessionOutcome.MOVES_ENDED, 4, 1, session=SESSION)
+    assert special(DecisionRecords(HEAD), end) is None
+    assert special(DecisionRecords(EDGE), end) is not None
 
 
 def test_a_session_whose_beginning_is_not_known_ends_without_a_duration() -> None:
-    ended = special(DecisionRecords(EDGE), Decision("session-failed", "edge-1", "refused", session=SESSION))
+    failed = d.SessionFailed("edge-1", d.SessionOutcome.REFUSED, 10.0, session=SESSION)
+    ended = special(DecisionRecords(EDGE), failed)
     assert isinstance(ended, t.SessionEnded)
-    assert (ended.moved, ended.duration_us) == (0, None)
+    assert (ended.moved, ended.duration_us, ended.reason) == (0, None, "refused")
 
 
 def test_a_drain_is_a_session_of_its_edge() -> None:
     records = DecisionRecords(HEAD)
-    began = special(records, Decision("drain", "edge-1", "an operator asked"), 1.0)
+    began = special(records, d.DrainOrdered("edge-1", d.DrainOrder.DRAIN), 1.0)
     assert isinstance(began, t.SessionBegan)
     assert (began.session, began.source, began.broker) == ("drain~edge-1", "edge-1", "head-1")
-    ended = special(records, Decision("drained", "edge-1", "nothing is left on it"), 3.0)
+    ended = special(records, d.Drained("edge-1"), 3.0)
     assert isinstance(ended, t.SessionEnded)
     assert (ended.session, ended.duration_us) == ("drain~edge-1", 2_000_000)
+    assert special(records, d.DrainOrdered("edge-1", d.DrainOrder.UNDRAIN)) is None
 
 
 def order(subscriber: str = "siren-7") -> MigrateOrder:
@@ -144,17 +167,21 @@ def order(subscriber: str = "siren-7") -> MigrateOrder:
     )
 
 
-@pytest.mark.parametrize(("kind", "moved"), [("migration-ended", True), ("migration-failed", False)])
-def test_a_migration_is_joined_with_the_order_that_began_it(kind: str, moved: bool) -> None:
+def migrated(outcome: d.MoveOutcome = d.MoveOutcome.MOVED, subscriber: str = "siren-7") -> d.MigrationEnded:
+    return d.MigrationEnded("head-1~5~m3", subscriber, "alert.#", "edge-1", "edge-0", outcome, session=SESSION)
+
+
+@pytest.mark.parametrize(("outcome", "moved"), [(d.MoveOutcome.MOVED, True), (d.MoveOutcome.TIME_OUT, False)])
+def test_a_migration_is_joined_with_the_order_that_began_it(outcome: d.MoveOutcome, moved: bool) -> None:
     records = DecisionRecords(HEAD)
     records.ordered(order(), 1.0)
-    decision = Decision(kind, "siren-7 alert.# from edge-1 to edge-0", "why", session=SESSION)
-    record = special(records, decision, 1.5)
+    record = special(records, migrated(outcome), 1.5)
     assert isinstance(record, t.Migration)
     assert (record.client, record.pattern, record.source, record.target) == ("siren-7", "alert.#", "edge-1", "edge-0")
     assert (record.moved, record.migration, record.session) == (moved, "head-1~5~m3", SESSION)
+    assert record.reason == outcome
     assert record.duration_us == 500_000
-    again = special(records, decision)
+    again = special(records, migrated(outcome))
     assert isinstance(again, t.Migration)
     assert (again.migration, again.duration_us) == ("", None), "an order belongs to one migration"
 
@@ -163,31 +190,39 @@ def test_orders_are_remembered_within_bounds() -> None:
     records = DecisionRecords(HEAD)
     for number in range(ORDERS_MAX + 1):
         records.ordered(order(f"siren-{number}"), 1.0)
-    forgotten = special(records, Decision("migration-ended", "siren-0 alert.# from edge-1 to edge-0", "moved"))
+    forgotten = special(records, migrated(subscriber="siren-0"))
     assert isinstance(forgotten, t.Migration)
     assert forgotten.migration == ""
+    kept = special(records, migrated(subscriber="siren-1"))
+    assert isinstance(kept, t.Migration)
+    assert kept.migration != ""
 
 
 def test_a_head_s_session_moves_publishers_and_is_measured_afterwards() -> None:
     records, outcomes = DecisionRecords(HEAD), HeadOutcomes(HEAD)
     records.followed = outcomes.decided
     name = "head-1~5~p1"
-    began = special(records, Decision("publisher-session", "head-1", "uplink 1.1 > 0.95", session=name), 1.0)
+    began = special(records, d.PublisherSession("head-1", (d.Cause(Metric.UPLINK, 1.1, 0.95),), session=name), 1.0)
     assert isinstance(began, t.SessionBegan)
-    assert began.clients is t.Moved.PUBLISHERS
-    numbers = {"uplink.before": 1.1, "uplink.after": 0.8, "uplink.head-2.after": 0.5}
-    plan = special(records, Decision("publisher-plan", "head-1", "buoy~1>head-2", numbers, session=name), 1.0)
+    assert (began.clients, began.reason) == (t.Moved.PUBLISHERS, "uplink")
+    effects = (d.Effect("head-1", Metric.UPLINK, 1.1, after=0.8), d.Effect("head-2", Metric.UPLINK, after=0.5))
+    moves = (d.PublisherMove("buoy~1", "head-2"),)
+    plan = special(records, d.PublisherPlan("head-1", d.PlanOutcome.RELIEVED, moves, effects, session=name), 1.0)
     assert isinstance(plan, t.Prediction)
+    assert plan.moves == 1
     assert {(e.broker, e.metric): (e.before, e.after) for e in plan.effects} == {
         ("head-1", "uplink"): (1.1, 0.8),
         ("head-2", "uplink"): (None, 0.5),
     }
     move = PublisherMoveOrder(move=f"{name}-0", publisher="buoy~1", head="head-2", url="amqp://h", timeout_us=1)
     records.ordered(move, 2.0)
-    moved = special(records, Decision("publisher-moved", "buoy~1>head-2", "moved", session=name), 3.0)
+    ended = d.PublisherMoveEnded("buoy~1", "head-1", "head-2", d.PublisherOutcome.MOVED, session=name)
+    moved = special(records, ended, 3.0)
     assert isinstance(moved, t.Migration)
     assert (moved.client, moved.source, moved.target, moved.duration_us) == ("buoy~1", "head-1", "head-2", 1_000_000)
-    special(records, Decision("publisher-session-ended", "head-1", "1 moved", {"moved": 1.0}, session=name), 4.0)
+    assert (moved.moved, moved.clients, moved.migration) == (True, t.Moved.PUBLISHERS, f"{name}-0")
+    over = d.PublisherSessionEnded("head-1", d.SessionOutcome.MOVES_ENDED, 1, 0, 3.0, session=name)
+    assert isinstance(special(records, over, 4.0), t.SessionEnded)
     assert outcomes.sampled(head_sample(), 5, 4.0 + SETTLED_S / 2) == []
     (outcome,) = outcomes.sampled(head_sample(), 5, 4.0 + SETTLED_S)
     assert isinstance(outcome, t.Outcome)
@@ -196,8 +231,10 @@ def test_a_head_s_session_moves_publishers_and_is_measured_afterwards() -> None:
 
 
 def test_a_plan_without_moves_predicts_nothing() -> None:
-    plan = Decision("publisher-plan", "head-1", "no neighbour has room", {"uplink.before": 1.0, "uplink.after": 1.0})
-    assert special(DecisionRecords(HEAD), plan) is None
+    effects = (d.Effect("head-1", Metric.UPLINK, 1.0, after=1.0),)
+    assert special(DecisionRecords(HEAD), d.PublisherPlan("head-1", d.PlanOutcome.NO_ROOM, (), effects)) is None
+    nobody = d.SessionPlanned("edge-1", d.PlanOutcome.NO_ROOM, (), 0, session=SESSION)
+    assert special(DecisionRecords(EDGE), nobody) is None
 
 
 # Samples
@@ -311,7 +348,7 @@ def published(publisher: str, topics: int = 1) -> PublisherReport:
 
 
 def test_the_reports_of_a_period_add_up() -> None:
-    book = PublisherBook(HEAD, 0.0)
+    book = PublisherTotals(HEAD, 0.0)
     for _ in range(3):
         book.reported(published("buoy~1"))
     book.reported(
@@ -329,7 +366,7 @@ def test_the_reports_of_a_period_add_up() -> None:
 
 
 def test_reports_that_nobody_would_believe_add_up_to_a_record_all_the_same() -> None:
-    book = PublisherBook(HEAD, 0.0)
+    book = PublisherTotals(HEAD, 0.0)
     count = TopicCount(topic="t", messages=10**12, bytes=10**15, gaps=10**12, gap_s_sum=1e9, gap_s2_sum=1e18)
     for _ in range(10_000):
         book.reported(PublisherReport(publisher="buoy~1", elapsed_us=10**13, topics=(count,)))
@@ -340,7 +377,7 @@ def test_reports_that_nobody_would_believe_add_up_to_a_record_all_the_same() -> 
 
 
 def test_publishers_are_written_within_bounds_and_the_rest_is_counted() -> None:
-    book, each = PublisherBook(HEAD, 0.0), t.TOPICS_MAX
+    book, each = PublisherTotals(HEAD, 0.0), t.TOPICS_MAX
     publishers = STREAMS_MAX // each + 3
     for number in range(publishers):
         book.reported(published(f"buoy-{number}~1", each))

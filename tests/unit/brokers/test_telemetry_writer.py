@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from tidegate_brokers.telemetry.buffer import Encoded, RecordBuffer
-from tidegate_brokers.telemetry.gauges import DropReason, TelemetryMetrics
-from tidegate_brokers.telemetry.stream import StreamLimits
-from tidegate_brokers.telemetry.writer import TelemetryWriter
-from tidegate_brokers.urls import ServerUrl
+from tidegate_brokers.observe.telemetry.buffer import Encoded, RecordBuffer
+from tidegate_brokers.observe.telemetry.gauges import DropReason, TelemetryMetrics
+from tidegate_brokers.observe.telemetry.stream import StreamLimits
+from tidegate_brokers.observe.telemetry.writer import TelemetryWriter, outcome_of
+from tidegate_brokers.settings.urls import ServerUrl
+from tidegate_protocol.decisions import ITEMS_MAX, TEXT_MAX, Placed, PlacementReason, Rejected, Rejection
 from tidegate_protocol.telemetry import DecisionMade, WriterStatus
 
 RECORDS_MAX = 50
@@ -112,12 +113,27 @@ async def test_drops_are_told_once_a_minute_with_their_number(caplog: pytest.Log
 
 async def test_a_record_that_is_too_large_is_counted_and_hurts_nobody() -> None:
     writer, registry = make("amqp://guest:guest@127.0.0.1:1/")
-    rejected = {str(number): "x" * 3_000 for number in range(60)}
-    writer.write(DecisionMade(time_us=1, cluster="c", broker="b", decision="placement", rejected=rejected))
+    # Texts are bounded in characters, and so are lists: together they may be more bytes than a record may have.
+    text = "\N{WATER WAVE}" * TEXT_MAX
+    rejected = tuple(Rejected(text, Rejection.REFUSED, detail=text) for _ in range(ITEMS_MAX))
+    placed = Placed("a", PlacementReason.NO_EDGE, rejected=rejected)
+    writer.write(DecisionMade(time_us=1, cluster="c", broker="b", decision=placed.kind, record=placed))
     writer.write(status(1))
     labels = {"reason": DropReason.TOO_LARGE.value}
     assert registry.get_sample_value("tidegate_telemetry_dropped_records_total", labels) == 1
     assert registry.get_sample_value("tidegate_telemetry_buffered_records") == 1
+
+
+async def test_only_a_record_that_rabbitmq_has_confirmed_counts_as_written() -> None:
+    outcomes: list[asyncio.Future[bool]] = [asyncio.get_running_loop().create_future() for _ in range(5)]
+    confirmed, returned, silent, cut, cancelled = outcomes
+    confirmed.set_result(True)
+    returned.set_result(False)
+    cut.set_exception(ConnectionError("gone"))
+    cancelled.cancel()
+    assert outcome_of(confirmed) is None
+    assert outcome_of(returned) is DropReason.REFUSED
+    assert {outcome_of(each) for each in (silent, cut, cancelled)} == {DropReason.UNCONFIRMED}
 
 
 def test_limits_are_those_that_rabbitmq_understands() -> None:

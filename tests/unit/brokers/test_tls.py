@@ -8,14 +8,14 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from tidegate._tls import certificate_refusal
+from tidegate._io.tls import certificate_refusal
 from tidegate_agents.machine import EnsureLink, LinkKind
-from tidegate_brokers.config import HeadConfig
-from tidegate_brokers.fences import FenceWatch
-from tidegate_brokers.head_plane import HeadPlane
-from tidegate_brokers.settings import load_config
-from tidegate_brokers.tls import refusal
-from tidegate_brokers.urls import ServerUrl
+from tidegate_brokers.plane.fences import FenceWatch
+from tidegate_brokers.plane.head import HeadPlane
+from tidegate_brokers.settings.options import HeadConfig
+from tidegate_brokers.settings.reading import load_config
+from tidegate_brokers.settings.tls import refusal
+from tidegate_brokers.settings.urls import ServerUrl
 
 NEEDED = {"name": "north", "cluster": "coast", "url": "amqps://u:hush@rabbit"}
 

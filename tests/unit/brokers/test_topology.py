@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate_brokers.errors import EX_CONFIG, TopologyError
-from tidegate_brokers.topology import CLUSTERS_MAX, EDGES_MAX, SOURCE_BYTES_MAX, Topology
+from tidegate_embedded.topology import CLUSTERS_MAX, EDGES_MAX, SOURCE_BYTES_MAX, Topology
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 TWO = '[[cluster]]\nname = "coast"\n[[cluster]]\nname = "inland"\n'

@@ -20,12 +20,12 @@ from tidegate_agents.machine import (
     MarkerBound,
     PublishMarker,
 )
-from tidegate_brokers.edge_plane import EdgePlane
-from tidegate_brokers.fences import FenceWatch
-from tidegate_brokers.head_plane import HeadPlane
-from tidegate_brokers.metrics import BrokerMetrics
-from tidegate_brokers.urls import ServerUrl
-from tidegate_brokers.worker import REFUSALS_MAX, SIDE_BY_SIDE_MAX, PlaneWorker
+from tidegate_brokers.observe.counters import BrokerMetrics
+from tidegate_brokers.plane.edge import EdgePlane
+from tidegate_brokers.plane.fences import FenceWatch
+from tidegate_brokers.plane.head import HeadPlane
+from tidegate_brokers.plane.worker import REFUSALS_MAX, SIDE_BY_SIDE_MAX, PlaneWorker
+from tidegate_brokers.settings.urls import ServerUrl
 from tidegate_protocol.messages import Subscription
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tidegate_cli.benchmarks.analytics import bodies, descendants, digest, is_python, resident_mb
-from tidegate_cli.benchmarks.analytics_lag import US, WARM_UP_S, _lags
+from tidegate_experiments.benchmarks.analytics import bodies, descendants, digest, is_python, resident_mb
+from tidegate_experiments.benchmarks.analytics_lag import US, WARM_UP_S, _lags
 from tidegate_protocol.telemetry import LatencyDigest, decode
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate_cli.benchmarks.migration import bottlenecks
-from tidegate_cli.benchmarks.migration_worker import Task
-from tidegate_cli.benchmarks.watches import Watch, Window
-from tidegate_cli.live.machine import MachineUse
+from tidegate_experiments.benchmarks.migration import bottlenecks
+from tidegate_experiments.benchmarks.migration_worker import Task
+from tidegate_experiments.benchmarks.watches import Watch, Window
+from tidegate_experiments.live.machine import MachineUse
+from tidegate_simulator.judging import Wrong
 
 USUAL_S = 0.01
 INTERVAL_S = 0.05
@@ -17,7 +18,7 @@ def watched(arrivals: list[tuple[float, float]]) -> Watch:
     """A watch on messages that came at these moments, this old."""
     watch = Watch("s", "a", INTERVAL_S)
     for sequence, (at_s, age_s) in enumerate(arrivals):
-        watch.take(at_s, age_s, "p", sequence)
+        watch.take(at_s, age_s, sequence)
     return watch
 
 
@@ -73,8 +74,9 @@ def test_who_got_nothing_waited_for_the_whole_window() -> None:
 def test_what_is_lost_doubled_or_out_of_order_is_counted() -> None:
     watch = Watch("s", "a", INTERVAL_S)
     for sequence in (0, 1, 1, 3, 2):
-        watch.take(0.0, USUAL_S, "p", sequence)
-    assert (watch.seen, watch.doubled, watch.out_of_order) == (5, 1, 1)
+        watch.take(0.0, USUAL_S, sequence)
+    assert watch.seen == 5
+    assert watch.judge.counts == {Wrong.DOUBLED: 1, Wrong.OUT_OF_ORDER: 1}
     assert (watch.lost(7), watch.lost(4)) == (3, 0)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
+from typing import Any
 
 import pytest
 
@@ -86,3 +90,19 @@ def test_a_reader_who_leaves_is_no_failure(arguments: tuple[str, ...]) -> None:
         assert child.wait(TIMEOUT_S) == ExitCode.OK, told
     assert "Error" not in told
     assert "Traceback" not in told
+
+
+class Interrupting(MetaPathFinder):
+    """Ctrl-C while uvloop is imported."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == "uvloop":
+            raise KeyboardInterrupt
+
+
+def test_interrupted_before_it_starts_a_command_leaves_no_coroutine_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "uvloop", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt):
+        console.run(asyncio.sleep(0))
+    gc.collect()  # A coroutine that was never awaited says so when it goes, and warnings are errors here.

@@ -10,16 +10,16 @@ import pytest
 from click import unstyle
 from click.testing import CliRunner, Result
 
-from tidegate_cli import experiment_files, experiment_text
+from tidegate_cli import burst_results
 from tidegate_cli.commands import experiment as commands
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_cli.main import cli
-from tidegate_simulator.experiments.compare import BURST_FACTORS, CONTESTANTS, Comparison, Row
-from tidegate_simulator.experiments.ews import EwsOptions
-from tidegate_simulator.experiments.files import write_run
-from tidegate_simulator.experiments.recorder import MigrationRow, Recorder, SampleRow, TopicRow
-from tidegate_simulator.experiments.result import EwsResult, sum_up
-from tidegate_simulator.experiments.run import EwsRun
+from tidegate_experiments.burst.compare import BURST_FACTORS, CONTESTANTS, Comparison, Row
+from tidegate_experiments.burst.files import write_run
+from tidegate_experiments.burst.recorder import MigrationRow, Recorder, SampleRow, TopicRow
+from tidegate_experiments.burst.result import EwsResult, sum_up
+from tidegate_experiments.burst.run import EwsRun
+from tidegate_experiments.burst.scenario import EwsOptions
 
 QUICK = ["--duration", "4", "--burst-at", "2", "--scale", "0.1"]
 KEYS = {
@@ -163,7 +163,7 @@ def result_of(recorder: Recorder | None = None, **changed: object) -> EwsResult:
 
 
 def shown(capsys: pytest.CaptureFixture[str], result: EwsResult) -> str:
-    experiment_text.show_run(result)
+    burst_results.show_run(result)
     return unstyle(capsys.readouterr().out)
 
 
@@ -212,24 +212,10 @@ def test_a_comparison_fits_into_eighty_columns(runs: int, capsys: pytest.Capture
         for factor in BURST_FACTORS
         for contestant in CONTESTANTS
     )
-    experiment_text.show_comparison(Comparison(rows, "instant", 90.0, 1.0))
+    burst_results.show_comparison(Comparison(rows, "instant", 90.0, 1.0))
     table = [line.rstrip() for line in unstyle(capsys.readouterr().out).splitlines() if line.startswith("peer-wd (")]
     assert len(table) == 2 * len(BURST_FACTORS)
     assert all(len(line) <= 80 and line.endswith("32.5 s") for line in table)
-
-
-@pytest.mark.parametrize(("terminal", "told"), [(True, True), (False, False)])
-def test_with_json_progress_is_for_a_terminal(terminal: bool, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet: list[bool] = []
-
-    class Terminal:
-        is_terminal = terminal
-
-    monkeypatch.setattr(experiment_files, "err", Terminal)
-    monkeypatch.setattr(experiment_files, "progress", lambda quiet_=False, **named: quiet.append(named["quiet"]))
-    experiment_files.progress_besides(as_json=True)
-    experiment_files.progress_besides(as_json=False)
-    assert quiet == [not told, False]
 
 
 def test_summaries_are_not_cut_at_eighty_columns() -> None:

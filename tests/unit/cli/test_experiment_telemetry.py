@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_cli.experiment_telemetry import (
+from tidegate_experiments.burst.run import run_ews
+from tidegate_experiments.burst.scenario import EwsOptions, scenario
+from tidegate_experiments.telemetry import (
     DETAIL_PERIOD_S,
     PERIODS_MAX,
     ClientBook,
@@ -17,8 +19,6 @@ from tidegate_cli.experiment_telemetry import (
 )
 from tidegate_protocol.latency import merged, quantile_us
 from tidegate_protocol.telemetry import LatencyDigest, LoadSample, PublisherRates, TelemetryRecord, decode
-from tidegate_simulator.experiments.ews import EwsOptions, scenario
-from tidegate_simulator.experiments.run import run_ews
 
 ENDED_US = 1_770_000_000_000_000
 OPTIONS = EwsOptions(policy="peer", scale=0.05, duration_s=24.0, burst_at_s=16.0)

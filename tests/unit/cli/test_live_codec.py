@@ -7,25 +7,21 @@ import random
 import pytest
 from pamqp import body, commands, frame, header
 
-from tidegate._wire import encode_properties, encode_publish, frames
-from tidegate_cli.live.codec import (
+from tidegate_experiments.lean.codec import (
     CHANNEL,
     CONSUMER_TAG,
-    FRAME_MAX,
-    PROTOCOL_HEADER,
     Address,
-    BadFrame,
-    FrameReader,
     acknowledge,
     delivery_overhead,
     opening,
     publication,
-    read_body_size,
-    read_deliver,
     read_method,
     read_properties,
-    read_publication,
 )
+from tidegate_protocol.amqp.content import read_body_size
+from tidegate_protocol.amqp.frames import FRAME_BYTES_MAX, PROTOCOL_HEADER, BadFrame, FrameReader
+from tidegate_protocol.amqp.methods import encode_publish, read_deliver
+from tidegate_protocol.amqp.publications import encode_properties, encode_publication, read_id_and_time
 from tidegate_protocol.names import DELIVER_EXCHANGE
 
 NOW_US = 1_753_000_000_123_456
@@ -36,7 +32,7 @@ def delivery(tag: int, topic: str, message_id: str, text: bytes) -> bytes:
     deliver = commands.Basic.Deliver(
         consumer_tag=CONSUMER_TAG, delivery_tag=tag, redelivered=False, exchange=DELIVER_EXCHANGE, routing_key=topic
     )
-    published = frames(
+    published = encode_publication(
         CHANNEL, encode_publish("", topic), encode_properties(message_id, NOW_US, b"", False), text, 4096
     )
     # Everything behind the Basic.Publish.
@@ -59,9 +55,9 @@ def test_a_stream_is_cut_into_the_same_frames_however_it_comes() -> None:
 
 def test_a_delivery_is_read() -> None:
     (_, deliver), (_, content), (_, text) = FrameReader().feed(delivery(77, "t12", "t12-p3~1:t12:9041", b"hello"))
-    assert read_deliver(deliver) == (77, "t12")
+    assert read_deliver(deliver) == (77, False, "t12")
     assert read_body_size(content) == 5
-    assert read_publication(content) == ("t12-p3~1:t12:9041", NOW_US)
+    assert read_id_and_time(content) == ("t12-p3~1:t12:9041", NOW_US)
     assert text == b"hello"
 
 
@@ -78,7 +74,7 @@ def test_messages_of_foreign_clients_are_read_too() -> None:
         (commands.Basic.Properties(headers={"a": 1, "tidegate-published-us": 5_000_000_000}), (None, 5_000_000_000)),
     ):
         content = frame.marshal(header.ContentHeader(body_size=0, properties=properties), CHANNEL)
-        assert read_publication(content[7:-1]) == expected
+        assert read_id_and_time(content[7:-1]) == expected
 
 
 def test_what_is_no_amqp_is_refused() -> None:
@@ -113,7 +109,7 @@ def test_the_whole_opening_is_one_write() -> None:
     assert [type(one).__name__ for one in methods] == ["StartOk", "TuneOk", "Open", "Open", "Consume"]
     start, tune, vhost, _, consume = methods
     assert start.response == "\0me\0se/cret"  # type: ignore[attr-defined]
-    assert tune.frame_max == FRAME_MAX  # type: ignore[attr-defined]
+    assert tune.frame_max == FRAME_BYTES_MAX  # type: ignore[attr-defined]
     assert vhost.virtual_host == "b1"  # type: ignore[attr-defined]
     assert consume.queue == "out.t8-s1.0"  # type: ignore[attr-defined]
 

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_cli.live.brokers_said import decisions, parse
-from tidegate_cli.live.codec import delivery_overhead
-from tidegate_cli.live.course import Course, recorded
-from tidegate_cli.live.journal import Delivery, Journal, Publication, read_deliveries, read_publications
-from tidegate_cli.live.machine import MachineUse, look, use
-from tidegate_cli.live.subscriber import MoveSeen, PlaceSeen, PublisherNumbers
-from tidegate_cli.live.topology import topology_of
-from tidegate_cli.live.verdict import Lags, lags, problems
-from tidegate_cli.live.worker import Task, plain_options, read_options
-from tidegate_cli.live.workload import CONFIRM_BYTES, INCARNATION, body_bytes, due_times_s, stream_of
+from tidegate_experiments.burst.result import placement
+from tidegate_experiments.burst.scenario import EwsOptions, scenario, topics_of
+from tidegate_experiments.lean.codec import delivery_overhead
+from tidegate_experiments.lean.subscriber import FOREIGN, MoveSeen, PlaceSeen, PublisherNumbers
+from tidegate_experiments.live.brokers_said import decisions, parse
+from tidegate_experiments.live.course import Course, recorded
+from tidegate_experiments.live.journal import Delivery, Journal, Publication, read_deliveries, read_publications
+from tidegate_experiments.live.machine import MachineUse, look, use
+from tidegate_experiments.live.topology import topology_of
+from tidegate_experiments.live.verdict import Lags, lags, problems
+from tidegate_experiments.live.worker import Task, plain_options, read_options
+from tidegate_experiments.live.workload import CONFIRM_BYTES, INCARNATION, body_bytes, due_times_s, stream_of
+from tidegate_protocol.decisions import MigrationEnded, MoveOutcome, PlanOutcome, SessionPlan, to_plain
 from tidegate_protocol.ids import publisher_id
 from tidegate_protocol.names import DELIVER_EXCHANGE
-from tidegate_simulator.experiments.ews import EwsOptions, scenario, topics_of
-from tidegate_simulator.experiments.result import placement
 from tidegate_simulator.observer import Observer
 from tidegate_simulator.world import World
 
@@ -89,8 +90,7 @@ def test_options_reach_the_workers() -> None:
 def test_streams_of_any_incarnation_are_known() -> None:
     numbers = PublisherNumbers(["t1-p1", "t2-p1"])
     assert numbers["t2-p1~1:t2"] == numbers["t2-p1~9zzz:t2"] == 1
-    with pytest.raises(KeyError):
-        numbers["foreign~1:t2"]
+    assert numbers["foreign~1:t2"] == numbers["theirs"] == FOREIGN
 
 
 def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -190,18 +190,11 @@ def test_moves_belong_to_their_session(tmp_path: Path) -> None:
         {"time": "2025-07-20T08:26:52.500Z", "message": "no decision"},
         {
             "time": "2025-07-20T08:26:51.250Z",
-            "decision": "session-plan",
-            "subject": "b0",
-            "reason": "why",
-            "numbers": {"moves": 1.0, "refused": 0.0},
-            "session": "b0~1",
+            "record": to_plain(SessionPlan("b0", PlanOutcome.RELIEVED, 1, 0, session="b0~1")),
         },
         {
             "time": "2025-07-20T08:26:52.750Z",
-            "decision": "migration-ended",
-            "subject": "t6-s1 t6 from b0 to b2",
-            "reason": "moved",
-            "session": "b0~1",
+            "record": to_plain(MigrationEnded("m1", "t6-s1", "t6", "b0", "b2", MoveOutcome.MOVED, session="b0~1")),
         },
     ]
     (tmp_path / "bh.log").write_text("\n".join(["not JSON", *(json.dumps(line) for line in lines)]))

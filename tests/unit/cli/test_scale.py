@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tidegate_cli.benchmarks.agents import Measured, figures, measure
-from tidegate_cli.commands.scale import _HEADINGS, _side_by_side
+from tidegate_cli.commands.scale import _side_by_side
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_cli.main import cli
+from tidegate_experiments.benchmarks.agents import Measured, figures, measure
+from tidegate_experiments.rate.scale_files import HEADINGS
 
 QUICK = ["--subscriptions-per-edge", "20", "--duration", "90"]
 
@@ -75,7 +76,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_run(tmp_path: Path) -> 
 
 
 def test_no_value_is_cut_however_many_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [tuple(f"{number:,} {'x' * 9}" for _ in _HEADINGS) for number in range(7)]
+    rows = [tuple(f"{number:,} {'x' * 9}" for _ in HEADINGS) for number in range(7)]
     some = list(_side_by_side(rows, 80))
     assert [row for part in some for row in part] == rows
     assert all(len(part) <= 3 for part in some)

@@ -18,8 +18,8 @@ from tidegate import (
     Subscriber,
     Timeouts,
 )
-from tidegate._config import Address
-from tidegate._options import make_inbox, make_request
+from tidegate._core.config import Address
+from tidegate._core.options import make_inbox, make_request
 
 CLIENTS = [AsyncPublisher, AsyncSubscriber, Publisher, Subscriber]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.moving_client import STAYED, UNKNOWN, Client, cancel, collect, only, reported
-from tidegate._hold import Admission
-from tidegate._moves import (
+from tidegate._core.hold import Admission
+from tidegate._core.moves import (
     Attach,
     Attached,
     AttachmentLost,
@@ -19,7 +19,7 @@ from tidegate._moves import (
     SubscriptionAction,
     TimerFired,
 )
-from tidegate_protocol.balancing import MigrationStage
+from tidegate_protocol.balancing.migrations import MigrationStage
 from tidegate_protocol.messages import Refusal
 
 

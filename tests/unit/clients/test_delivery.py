@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate._delivery import GAP_AGE_S, GAPS_MAX, AckLedger, Deduplicator, Verdict
+from tidegate._core.delivery import GAP_AGE_S, GAPS_MAX, AckLedger, Deduplicator, Verdict
 
 WANTED = (Verdict.NEW, Verdict.REORDERED)
 

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate._aio import AioRuntime
-from tidegate._config import Address, Backoff, Timeouts
-from tidegate._data import SlotConsumer
-from tidegate._errors import TidegateError
-from tidegate._gap import AFTER_S, GapMeter
-from tidegate._heads import Heads
-from tidegate._inbox import Inbox
-from tidegate._moves import Place
-from tidegate._timers import TIMER_CHANCE, Timers
+from tidegate._core.config import Address, Backoff, Timeouts
+from tidegate._core.errors import TidegateError
+from tidegate._core.gap import AFTER_S, GapMeter
+from tidegate._core.inbox import Inbox
+from tidegate._core.moves import Place
+from tidegate._engine.data import SlotConsumer
+from tidegate._engine.heads import Heads
+from tidegate._engine.timers import TIMER_CHANCE, Timers
+from tidegate._io.aio import AioRuntime
 
 
 def test_the_gap_is_the_longest_pause_from_the_order_until_after_the_switch() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate._delivery import AckLedger
-from tidegate._inbox import Inbox
-from tidegate._statistics import Histogram
+from tidegate._core.delivery import AckLedger
+from tidegate._core.inbox import MALFORMED_LOG_S, Inbox
+from tidegate._core.statistics import Histogram
+from tidegate_protocol.amqp.content import UnreadableHeaders
 
 
 def receive(inbox: Inbox, ledger: AckLedger, tag: int, sequence: int, published_us: int = 1_000_000) -> bool:
@@ -97,6 +98,27 @@ def test_foreign_messages_are_delivered_and_counted() -> None:
     assert (message.id, message.publisher, message.sequence, message.published_at, message.age_s) == (None,) * 5
     assert not message.late
     assert inbox.statistics(0.0).foreign == 1
+
+
+def test_messages_without_readable_headers_are_delivered_counted_and_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    ledger = inbox.open_ledger()
+    unreadable = UnreadableHeaders("a header of an unknown type")
+    for tag, (sequence, now) in enumerate([(0, 0.0), (1, 1.0), (1, 2.0), (2, MALFORMED_LOG_S)], start=1):
+        inbox.receive(ledger, tag, "t", b"body", f"p~1:t:{sequence}", unreadable, False, now)
+    messages = [inbox.hand_over(message, 5.0) for message in inbox.buffer]
+    assert [(message.sequence, message.body, message.attributes) for message in messages] == [
+        (0, b"body", {}),
+        (1, b"body", {}),
+        (2, b"body", {}),
+    ]
+    assert inbox.statistics(0.0).malformed == 3, "the duplicate was not delivered"
+    assert [record.args for record in caplog.records] == [
+        ("p~1:t:0", "t", 1, "a header of an unknown type"),
+        ("p~1:t:2", "t", 3, "a header of an unknown type"),
+    ]
 
 
 def test_quantiles_are_right_to_a_few_per_cent() -> None:

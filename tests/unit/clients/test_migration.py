@@ -18,11 +18,11 @@ from tests.support.moving_client import (
     order,
     reported,
 )
-from tidegate._attachment import SubscriptionTimes
-from tidegate._delivery import Deduplicator
-from tidegate._hold import Admission
-from tidegate._migration import SubscriptionMachine
-from tidegate._moves import (
+from tidegate._core.attachment import SubscriptionTimes
+from tidegate._core.delivery import Deduplicator
+from tidegate._core.hold import Admission
+from tidegate._core.migration import SubscriptionMachine
+from tidegate._core.moves import (
     Answer,
     Answered,
     Attach,
@@ -30,7 +30,7 @@ from tidegate._moves import (
     AttachmentLost,
     CancelTimer,
     ChangeHead,
-    Closed,
+    ClosedByApplication,
     Detach,
     Detached,
     LeaveHead,
@@ -43,15 +43,9 @@ from tidegate._moves import (
     TimerFired,
     parse_marker,
 )
-from tidegate._reports import ATTEMPTS_MAX, OUTCOMES_MAX
-from tidegate_protocol.balancing import (
-    MigrateCancel,
-    MigrationAck,
-    MigrationReport,
-    MigrationStage,
-    PlaceReply,
-    PlaceRequest,
-)
+from tidegate._core.reports import ATTEMPTS_MAX, OUTCOMES_MAX
+from tidegate_protocol.balancing.migrations import MigrateCancel, MigrationAck, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.places import PlaceReply, PlaceRequest
 from tidegate_protocol.messages import Refusal, SubscribeRequest
 from tidegate_protocol.names import marker_key
 from tidegate_protocol.parts import RefusalReason
@@ -196,17 +190,6 @@ def test_a_client_whose_move_was_given_up_by_its_old_head_goes_back_there() -> N
     assert client.do(TimerFired(only(report, SetTimer).name)) == [], "the old head must not hear that it moved"
     answer, _ = client.ask(MigrateCancel(migration="h0~1~m1", subscriber="s1", pattern="t.#"))
     assert answer.stage is MigrationStage.UNKNOWN
-
-
-def test_messages_without_a_sequence_are_told_apart_by_the_marker() -> None:
-    client = Client()
-    new = client.begin()
-    client.machine.admit(new, None, "before")
-    client.mark(new)
-    client.machine.admit(new, None, "after")
-    release = only(client.mark(client.old), Release)
-    assert [item.payload for item in release.items] == ["after"]
-    assert [item.payload for item in release.surplus] == ["before"]
 
 
 @pytest.mark.parametrize("why", ["time-out", "cancel", "loss", "failed attach"])
@@ -425,7 +408,7 @@ def test_a_head_that_forgot_the_migration_does_not_end_it() -> None:
 def test_closing_leaves_everything_and_answers_nothing_but_refusals() -> None:
     client = Client()
     new = client.begin()
-    actions = client.do(Closed())
+    actions = client.do(ClosedByApplication())
     assert {action.slot for action in actions if isinstance(action, Detach)} == {client.old, new}
     assert CancelTimer("migration") in actions
     assert client.do(TimerFired("migration")) == []
@@ -440,7 +423,7 @@ def test_closed_it_still_says_how_a_move_ended_that_its_head_has_not_heard_of() 
     client.do(Attached(new))
     client.mark(client.old)
     client.mark(new)
-    client.do(Closed())
+    client.do(ClosedByApplication())
     answer = client.ask(cancel())[0]
     assert isinstance(answer, MigrationReport)
     assert answer.stage is MOVED

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate._config import Address
-from tidegate._opening import ADDRESSES_MAX, USUAL_FOR_S, OpeningDiffers, Openings, Tune
+from tidegate._core.config import Address
+from tidegate._core.opening import ADDRESSES_MAX, USUAL_FOR_S, OpeningDiffers, Openings, Tune
 
 ADDRESS = Address.parse("amqp://host:5672/v")
 TUNE_OK = b"\x01\x00\x00\x00\x00\x00\x0c\x00\x0a\x00\x1f\x00\x63\x00\x01\x00\x00\x00\x14\xce"

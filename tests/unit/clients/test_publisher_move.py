@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate._config import Limits
-from tidegate._moves import (
+from tidegate._core.config import Limits
+from tidegate._core.moves import (
     Answer,
     Answered,
     CancelTimer,
     ChangeHead,
-    Closed,
+    ClosedByApplication,
     ConnectNewHead,
     DropNewHead,
     HeadLost,
@@ -31,9 +31,9 @@ from tidegate._moves import (
     TimerFired,
     WindowEmptied,
 )
-from tidegate._publisher_move import PublisherMoveMachine, Throttle
-from tidegate._publishing import PublishingMachine
-from tidegate_protocol.balancing import (
+from tidegate._core.publisher_move import PublisherMoveMachine, Throttle
+from tidegate._core.publishing import PublishingMachine
+from tidegate_protocol.balancing.publishers import (
     PublisherMoveAck,
     PublisherMoveOrder,
     PublisherMoveReport,
@@ -174,7 +174,7 @@ def test_orders_that_can_not_be_followed() -> None:
 def test_closing_in_the_middle() -> None:
     mover = Mover()
     mover.pause()
-    actions = mover.do(Closed())
+    actions = mover.do(ClosedByApplication())
     assert only(actions, DropNewHead).move == MOVE
     assert mover.do(TimerFired("move")) == []
     assert isinstance(mover.ask(order())[0], Refusal)

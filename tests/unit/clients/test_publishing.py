@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import InvalidMessage, InvalidTopic, InvalidValue, Limits, NotConfirmed
-from tidegate._publishing import Publication, PublishingMachine
+from tidegate._core.publishing import PublishingMachine
+from tidegate._core.window import Publication
 
 
 def admit(machine: PublishingMachine, topic: str = "a.b", body: bytes = b"x") -> Publication:

@@ -8,14 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate._config import Limits, Timeouts
-from tidegate._digests import GAP_SETTLED_S, Digester
-from tidegate._errors import HeadSilent, Refused
-from tidegate._inbox import Inbox
-from tidegate._publishing import PublishingMachine
-from tidegate._subscriber_news import UNWANTED_S, SubscriberNews
-from tidegate_protocol.balancing import MigrateOrder
+from tidegate._core.config import Limits, Timeouts
+from tidegate._core.delivery import GAP_AGE_S
+from tidegate._core.digests import GAP_SETTLED_S, Digester
+from tidegate._core.errors import HeadSilent, Refused
+from tidegate._core.inbox import Inbox
+from tidegate._core.publishing import PublishingMachine
+from tidegate._engine.subscriber_news import UNWANTED_S, SubscriberNews
+from tidegate_protocol.balancing.migrations import MigrateOrder
 from tidegate_protocol.latency import merged
+from tidegate_protocol.parts import INTEGER_MAX
 from tidegate_protocol.reports import (
     DIGESTS_PER_REPORT_MAX,
     MigrationGap,
@@ -53,6 +55,21 @@ def test_every_message_is_in_exactly_one_digest() -> None:
     whole = merged([(first.buckets, first.counts), (second.buckets, second.counts)])
     assert whole == {bucket: count for bucket, count in enumerate(inbox.latencies.counts()) if count}
     assert digester.digest("edge-2", 9.0) is None
+
+
+def test_absurd_ids_and_times_of_a_publisher_can_be_reported() -> None:
+    inbox = Inbox(DEADLINE_S, False, 100, 10)
+    digester = Digester(inbox, "t", 1_000_000, 0.0)
+    ledger = inbox.open_ledger()
+    far = "9" * 200
+    for tag, sequence in enumerate(("0", "99999999999999999999", far), start=1):
+        headers = {"tidegate-published-us": 1}
+        inbox.receive(ledger, tag, "t", b"", f"p~1:t:{sequence}", headers, False, 0.0)
+        inbox.hand_over(inbox.buffer.popleft(), float(1 << 50))
+    digest = digester.digest("edge-1", GAP_AGE_S + 1.0)
+    assert digest is not None
+    assert (digest.received, digest.late, digest.missing) == (3, 3, INTEGER_MAX)
+    assert 0 < digest.latency_us_sum <= INTEGER_MAX
 
 
 def order(number: int) -> MigrateOrder:

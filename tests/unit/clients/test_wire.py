@@ -11,17 +11,12 @@ from pamqp.commands import Basic
 from pamqp.exceptions import UnmarshalingException
 from pamqp.header import ContentHeader
 
-from tidegate._aio_transport import readable, unseal
-from tidegate._wire import (
-    attributes_of,
-    decode_properties,
-    encode_attributes,
-    encode_properties,
-    encode_publish,
-    frames,
-    published_us,
-)
-from tidegate_protocol.form import Attributes
+from tidegate._io.aio_transport import seal, unseal
+from tidegate_protocol.amqp.content import decode_properties
+from tidegate_protocol.amqp.methods import encode_publish
+from tidegate_protocol.amqp.publications import encode_attributes, encode_properties, encode_publication
+from tidegate_protocol.amqp.rewriting import rewrite_frame
+from tidegate_protocol.form import Attributes, attributes_of, published_us
 
 VALUES = (
     st.text(max_size=20).filter(lambda text: "\x00" not in text)
@@ -35,7 +30,7 @@ NAMES = st.text("abcdefghij", min_size=1, max_size=8)
 @given(st.dictionaries(NAMES, VALUES, max_size=6), st.booleans())
 def test_attributes_arrive_exactly_by_both_decoders(attributes: Attributes, persistent: bool) -> None:
     encoded = encode_properties("p~1:t:7", 1_700_000_000_123_456, encode_attributes(attributes), persistent)
-    ours = decode_properties(encoded, 0)
+    ours = decode_properties(encoded, 0, len(encoded))
     theirs = ContentHeader()
     theirs.unmarshal(b"\x00\x3c\x00\x00" + bytes(8) + encoded)
     for headers in (ours["headers"], theirs.properties.headers):
@@ -49,10 +44,21 @@ def test_attributes_arrive_exactly_by_both_decoders(attributes: Attributes, pers
     assert ours["delivery_mode"] == (2 if persistent else 1)
 
 
+def test_a_publication_without_an_id_has_none() -> None:
+    encoded = encode_properties("", 1_700_000_000_123_456, b"", True)
+    ours = decode_properties(encoded, 0, len(encoded))
+    assert "message_id" not in ours
+    assert (ours["delivery_mode"], published_us(ours["headers"])) == (2, 1_700_000_000_123_456)
+    theirs = ContentHeader()
+    theirs.unmarshal(b"\x00\x3c\x00\x00" + bytes(8) + encoded)
+    assert theirs.properties.message_id is None
+    assert theirs.properties.timestamp is not None
+
+
 @given(st.binary(max_size=300))
 def test_frames_hold_the_whole_body_in_pieces_that_fit(body: bytes) -> None:
     frame_max = 64
-    data = frames(3, encode_publish("x", "a.b"), encode_properties("i", 1, b"", True), body, frame_max)
+    data = encode_publication(3, encode_publish("x", "a.b"), encode_properties("i", 1, b"", True), body, frame_max)
     found = []
     while data:
         size, channel, frame = pamqp.frame.unmarshal(data)
@@ -83,7 +89,7 @@ def test_a_frame_that_pamqp_refuses_arrives_whole() -> None:
     start = b"\x02\x00\x03" + len(payload).to_bytes(4, "big")
     with pytest.raises(UnmarshalingException):
         pamqp.frame.unmarshal(start + payload + b"\xce")
-    _, channel, header = pamqp.frame.unmarshal(readable(start, payload + b"\xce"))
+    _, channel, header = pamqp.frame.unmarshal(rewrite_frame(start, payload + b"\xce", seal))
     assert channel == 3
     assert isinstance(header, ContentHeader)
     assert header.body_size == 5
@@ -97,7 +103,7 @@ def test_any_topic_can_be_read(topic: bytes) -> None:
     fields = b"\x03tag" + (258).to_bytes(8, "big") + b"\x01" + b"\x10tidegate.deliver" + bytes([len(topic)]) + topic
     payload = b"\x00\x3c\x00\x3c" + fields
     start = b"\x01\x00\x01" + len(payload).to_bytes(4, "big")
-    _, _, deliver = pamqp.frame.unmarshal(readable(start, payload + b"\xce"))
+    _, _, deliver = pamqp.frame.unmarshal(rewrite_frame(start, payload + b"\xce", seal))
     assert isinstance(deliver, Basic.Deliver)
     assert (deliver.delivery_tag, deliver.redelivered, deliver.exchange) == (258, True, "tidegate.deliver")
     assert len(deliver.routing_key) <= len(topic)

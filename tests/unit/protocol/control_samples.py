@@ -12,10 +12,59 @@ from typing import Final, get_args
 
 from operations_samples import OPERATIONS
 
-from tidegate_protocol import balancing as b
 from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
 from tidegate_protocol import reports as r
+from tidegate_protocol.balancing.abroad import (
+    AcceptEnd,
+    AcceptReply,
+    AcceptRequest,
+    Guest,
+    GuestKey,
+    GuestList,
+    GuestsNoted,
+    RemoteLoads,
+    RemoteLoadsRequest,
+)
+from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainRequest
+from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport, PieGlobal, PieLocal
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound, MarkerRequest, MarkerSent
+from tidegate_protocol.balancing.migrations import (
+    MigrateCancel,
+    MigrateOrder,
+    MigrationAck,
+    MigrationReport,
+    MigrationStage,
+)
+from tidegate_protocol.balancing.paths import PatternPath, PatternPaths, PublishedTopics, TopicPath
+from tidegate_protocol.balancing.places import CollectOrder, PlaceReply, PlaceRequest
+from tidegate_protocol.balancing.publishers import (
+    FenceSeen,
+    HeadLoad,
+    HeadLoadRequest,
+    PublisherExpect,
+    PublisherExpected,
+    PublisherMoveAck,
+    PublisherMoveOrder,
+    PublisherMoveReport,
+    PublisherResume,
+    PublisherStage,
+    ThrottleOrder,
+)
+from tidegate_protocol.balancing.sessions import (
+    BalanceAccepted,
+    BalanceCandidates,
+    BalancePlan,
+    BalanceRequest,
+    Candidate,
+    LoadReply,
+    LoadRequest,
+    PlannedMove,
+    SessionNotice,
+    SessionPhase,
+)
+from tidegate_protocol.decisions import Cause, PlanOutcome, Reach
+from tidegate_protocol.parts import Metric
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "control"
 
@@ -30,9 +79,9 @@ SUBSCRIPTION: Final = m.Subscription(
     origin_number=1,
 )
 CAPACITY: Final = m.Capacity(uplink_bytes_per_s=1.25e6, downlink_bytes_per_s=2.5e6, matching_per_s=4000.0)
-METRICS: Final = {"uplink": b.MetricReport(value=0.93, low=0.9, high=0.95)}
+METRICS: Final = {"uplink": MetricReport(value=0.93, low=0.9, high=0.95)}
 PUBLISHER: Final = "buoy-3~k2f9x"
-LOAD: Final = b.BrokerLoad(
+LOAD: Final = BrokerLoad(
     broker="edge-2",
     state=m.LoadState.LOW,
     busy=True,
@@ -41,10 +90,10 @@ LOAD: Final = b.BrokerLoad(
     messages_in_per_s=900.0,
     capacity=CAPACITY,
 )
-CANDIDATE: Final = b.Candidate(
+CANDIDATE: Final = Candidate(
     cluster="north", head="head-1", load=LOAD, patterns=("alert.*.north.#",), extra_path_us=100_000
 )
-MOVE: Final = b.PlannedMove(
+MOVE: Final = PlannedMove(
     subscriber="siren-7",
     number=2,
     target="edge-2",
@@ -129,42 +178,42 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.RoutesUpdate(head="head-1", version=8, base=7, add=("alert.#",), remove=("alert.*.north.#",), wait_s=2.5),
     m.RoutesAccepted(head="head-2", version=8, awaiting=("head-3",)),
     m.RoutesUnknownBase(head="head-2", have=6),
-    b.PieLocal(broker="edge-1", cluster="north", state=m.LoadState.HIGH, busy=True, metrics=METRICS, period_s=1.0),
-    b.PieGlobal(cluster="north", head="head-1", state=m.LoadState.LOW, metrics=METRICS, period_s=5.0),
-    b.BalanceRequest(
+    PieLocal(broker="edge-1", cluster="north", state=m.LoadState.HIGH, busy=True, metrics=METRICS, period_s=1.0),
+    PieGlobal(cluster="north", head="head-1", state=m.LoadState.LOW, metrics=METRICS, period_s=5.0),
+    BalanceRequest(
         session="edge-1~5~1",
         edge="edge-1",
-        metric="queue-depth",
-        reason="queue-depth of out.siren-7.2 95 > 80",
+        metric=Metric.QUEUE_DEPTH,
+        cause=Cause(Metric.QUEUE_DEPTH, 95.0, 80.0, "out.siren-7.2", "edge-2"),
         patterns=("alert.*.north.#",),
         candidates=("edge-2",),
         fallbacks=("edge-3",),
-        remote=True,
-        last_resort=True,
-        patient=True,
+        reach=Reach.OCCUPIED,
     ),
-    b.LoadRequest(session="edge-1~5~1"),
-    b.LoadReply(session="edge-1~5~1", load=LOAD),
-    b.BalanceCandidates(
+    LoadRequest(session="edge-1~5~1"),
+    LoadReply(session="edge-1~5~1", load=LOAD),
+    BalanceCandidates(
         session="edge-1~5~1",
         candidates=(CANDIDATE,),
         resting=("out.siren-8.0",),
         occupied=("edge-3",),
         fallbacks_asked=True,
     ),
-    b.BalancePlan(session="edge-1~5~1", edge="edge-1", moves=(MOVE,), reason="out of overload", last_resort=True),
-    b.BalanceAccepted(session="edge-1~5~1", moves=1),
-    b.SessionNotice(
+    BalancePlan(
+        session="edge-1~5~1", edge="edge-1", moves=(MOVE,), outcome=PlanOutcome.RELIEVED, reach=Reach.LAST_RESORT
+    ),
+    BalanceAccepted(session="edge-1~5~1", moves=1),
+    SessionNotice(
         session="edge-1~5~1",
-        phase=b.SessionPhase.ENDED,
+        phase=SessionPhase.ENDED,
         source="edge-1",
         moved=1,
         failed=0,
         duration_us=480_000,
     ),
-    b.MarkerBind(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
-    b.MarkerBound(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
-    b.MigrateOrder(
+    MarkerBind(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
+    MarkerBound(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
+    MigrateOrder(
         migration="head-1~5~m3",
         subscriber="siren-7",
         pattern="alert.*.north.#",
@@ -179,10 +228,10 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         heads=("head-1",),
         timeout_us=20_000_000,
     ),
-    b.MigrationReport(
+    MigrationReport(
         migration="head-1~5~m3",
         subscriber="siren-7",
-        stage=b.MigrationStage.MOVED,
+        stage=MigrationStage.MOVED,
         pattern="alert.*.north.#",
         edge="edge-2",
         number=3,
@@ -191,11 +240,11 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         reason="both markers came",
         unsettled=True,
     ),
-    b.MigrationAck(migration="head-1~5~m3"),
-    b.MigrateCancel(migration="head-1~5~m3", subscriber="siren-7", pattern="alert.*.north.#"),
-    b.PlaceRequest(subscriber="siren-7", pattern="alert.*.north.#"),
-    b.PlaceReply(subscriber="siren-7", pattern="alert.*.north.#", edge="edge-1", number=2, migration="head-1~5~m3"),
-    b.CollectOrder(
+    MigrationAck(migration="head-1~5~m3"),
+    MigrateCancel(migration="head-1~5~m3", subscriber="siren-7", pattern="alert.*.north.#"),
+    PlaceRequest(subscriber="siren-7", pattern="alert.*.north.#"),
+    PlaceReply(subscriber="siren-7", pattern="alert.*.north.#", edge="edge-1", number=2, migration="head-1~5~m3"),
+    CollectOrder(
         migration="head-1~5~m4",
         subscriber="siren-7",
         pattern="alert.*.north.#",
@@ -206,9 +255,9 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         heads=("head-1",),
         timeout_us=20_000_000,
     ),
-    b.RemoteLoadsRequest(session="edge-1~5~1", head="head-1", patterns=("alert.*.north.#",)),
-    b.RemoteLoads(session="edge-1~5~1", candidates=(CANDIDATE,)),
-    b.AcceptRequest(
+    RemoteLoadsRequest(session="edge-1~5~1", head="head-1", patterns=("alert.*.north.#",)),
+    RemoteLoads(session="edge-1~5~1", candidates=(CANDIDATE,)),
+    AcceptRequest(
         migration="head-1~5~m3",
         head="head-1",
         edge="edge-9",
@@ -217,7 +266,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         load=MOVE,
         source="edge-1",
     ),
-    b.AcceptReply(
+    AcceptReply(
         migration="head-1~5~m3",
         edge="edge-9",
         number=3,
@@ -225,7 +274,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         queue="out.siren-7.3",
         head_url="amqp://127.0.0.1:5672/head-2",
     ),
-    b.AcceptEnd(
+    AcceptEnd(
         migration="head-1~5~m3",
         head="head-1",
         moved=True,
@@ -234,10 +283,10 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         pattern="alert.*.north.#",
         number=3,
     ),
-    b.GuestList(
+    GuestList(
         head="head-2",
         guests=(
-            b.Guest(
+            Guest(
                 subscription=SUBSCRIPTION,
                 edge="edge-9",
                 url="amqp://127.0.0.1:5672/edge-9",
@@ -247,41 +296,35 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
             ),
         ),
         complete=True,
-        here=(b.GuestKey(subscriber="siren-8", number=1),),
+        here=(GuestKey(subscriber="siren-8", number=1),),
     ),
-    b.GuestsNoted(head="head-1"),
-    b.MarkerRequest(migration="head-1~5~m3", head="head-1", key="tidegate.marker.head-1~5~m3"),
-    b.MarkerSent(migration="head-1~5~m3", heads=("head-2", "head-3")),
-    b.PublishedTopics(
-        head="head-1", topics=(b.TopicPath(topic="alert.wave.north", path_us=2_000),), other_path_us=9_000
-    ),
-    b.PatternPaths(
+    GuestsNoted(head="head-1"),
+    MarkerRequest(migration="head-1~5~m3", head="head-1", key="tidegate.marker.head-1~5~m3"),
+    MarkerSent(migration="head-1~5~m3", heads=("head-2", "head-3")),
+    PublishedTopics(head="head-1", topics=(TopicPath(topic="alert.wave.north", path_us=2_000),), other_path_us=9_000),
+    PatternPaths(
         head="head-1",
-        paths=(b.PatternPath(pattern="alert.*.north.#", path_us=102_000, local=True, remote=True),),
+        paths=(PatternPath(pattern="alert.*.north.#", path_us=102_000, local=True, remote=True),),
     ),
-    b.HeadLoadRequest(session="head-1~5~2", head="head-1"),
-    b.HeadLoad(session="head-1~5~2", load=LOAD, publisher_url="amqp://127.0.0.1:5672/head-2"),
-    b.PublisherExpect(
-        move="head-1~5~p1", head="head-1", publisher=PUBLISHER, fence="tidegate.marker.head-1~5~p1.head-1"
-    ),
-    b.PublisherExpected(move="head-1~5~p1"),
-    b.PublisherMoveOrder(
+    HeadLoadRequest(session="head-1~5~2", head="head-1"),
+    HeadLoad(session="head-1~5~2", load=LOAD, publisher_url="amqp://127.0.0.1:5672/head-2"),
+    PublisherExpect(move="head-1~5~p1", head="head-1", publisher=PUBLISHER, fence="tidegate.marker.head-1~5~p1.head-1"),
+    PublisherExpected(move="head-1~5~p1"),
+    PublisherMoveOrder(
         move="head-1~5~p1",
         publisher=PUBLISHER,
         head="head-2",
         url="amqp://127.0.0.1:5672/head-2",
         timeout_us=20_000_000,
     ),
-    b.PublisherMoveReport(
-        move="head-1~5~p1", publisher=PUBLISHER, stage=b.PublisherStage.PAUSED, reason="all confirmed"
-    ),
-    b.PublisherMoveAck(move="head-1~5~p1"),
-    b.FenceSeen(move="head-1~5~p1", head="head-2"),
-    b.PublisherResume(move="head-1~5~p1", publisher=PUBLISHER, moved=True),
-    b.ThrottleOrder(publisher=PUBLISHER, messages_per_s=200.0, for_us=30_000_000, reason="4000/s, at most 200/s"),
-    b.DrainRequest(edge="edge-1", draining=True),
-    b.DrainReply(edge="edge-1", draining=True, left=12),
-    b.DrainNotice(draining=True),
+    PublisherMoveReport(move="head-1~5~p1", publisher=PUBLISHER, stage=PublisherStage.PAUSED, reason="all confirmed"),
+    PublisherMoveAck(move="head-1~5~p1"),
+    FenceSeen(move="head-1~5~p1", head="head-2"),
+    PublisherResume(move="head-1~5~p1", publisher=PUBLISHER, moved=True),
+    ThrottleOrder(publisher=PUBLISHER, messages_per_s=200.0, for_us=30_000_000, reason="4000/s, at most 200/s"),
+    DrainRequest(edge="edge-1", draining=True),
+    DrainReply(edge="edge-1", draining=True, left=12),
+    DrainNotice(draining=True),
     *OPERATIONS,
     r.SubscriberReport(
         subscriber="siren-7",

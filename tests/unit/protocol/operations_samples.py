@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate_protocol import balancing as b
+from tidegate_protocol import decisions as d
 from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
 from tidegate_protocol import operations as o
+from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport
+from tidegate_protocol.balancing.sessions import Candidate, PlannedMove
+from tidegate_protocol.parts import Metric
 
 CAPACITY: Final = m.Capacity(uplink_bytes_per_s=1.25e6, downlink_bytes_per_s=2.5e6, matching_per_s=4000.0)
-LOAD: Final = b.BrokerLoad(
+LOAD: Final = BrokerLoad(
     broker="edge-1",
     state=m.LoadState.OVERLOAD,
     busy=True,
@@ -19,7 +22,7 @@ LOAD: Final = b.BrokerLoad(
     messages_in_per_s=900.0,
     capacity=CAPACITY,
 )
-MOVE: Final = b.PlannedMove(
+MOVE: Final = PlannedMove(
     subscriber="siren-7",
     number=2,
     target="edge-2",
@@ -55,15 +58,15 @@ QUEUE: Final = o.QueueState(
     slow=True,
     infeasible=True,
 )
+CAUSE: Final = d.Cause(Metric.QUEUE_DEPTH, 52.0, 43.0, "out.siren-7.2", "edge-2")
+REJECTED: Final = (d.Rejected("edge-3", d.Rejection.STATE, state=m.LoadState.HIGH),)
+BUNDLES: Final = (d.BundleMove("alert.*.north.#", "edge-2", 1),)
+EFFECTS: Final = (d.Effect("edge-1", Metric.UPLINK, 1.1, after=0.988),)
+PLANNED: Final = d.SessionPlanned(
+    "edge-1", d.PlanOutcome.RELIEVED, BUNDLES, 2, effects=EFFECTS, rejected=REJECTED, session="edge-1~7~3"
+)
 TOLD: Final = o.Told(
-    broker="edge-1",
-    ago_us=4_500_000,
-    decision="session-planned",
-    subject="edge-1",
-    reason="the source is predicted out of OVERLOAD: 8 of level.# to edge-2",
-    numbers={"source.uplink.before": 1.068, "source.uplink.after": 0.988},
-    rejected={"tide.# to edge-2": "would not stay LOW: uplink 0.996 ≥ 0.9"},
-    session="edge-1~7~3",
+    broker="edge-1", ago_us=4_500_000, decision="session-planned", session="edge-1~7~3", record=PLANNED
 )
 BROKER: Final = o.BrokerState(
     broker="edge-1",
@@ -71,7 +74,7 @@ BROKER: Final = o.BrokerState(
     state=m.LoadState.OVERLOAD,
     doing="in session edge-1~7~3 as its source: moving",
     samples=61,
-    metrics={"uplink": b.MetricReport(value=1.068, low=0.9, high=0.95)},
+    metrics={"uplink": MetricReport(value=1.068, low=0.9, high=0.95)},
     unknown=("matching",),
     capacity=CAPACITY,
     session_s=0.54,
@@ -86,7 +89,7 @@ SESSION: Final = o.SessionState(
     session="edge-1~7~3",
     source="edge-1",
     phase="ended",
-    reason="queue-depth of out.siren-7.2 52 > 43",
+    began=d.SessionCandidates("edge-1", Metric.QUEUE_DEPTH, 2, 1, CAUSE, session="edge-1~7~3"),
     started_ago_us=5_000_000,
     ended_ago_us=4_400_000,
     moved=8,
@@ -98,8 +101,8 @@ CULPRIT: Final = o.Culprit(
     client="buoy-3~k2f9x",
     broker="head-1",
     ago_us=3_000_000,
-    text="asked to slow down: publisher_messages_per_s_max: 4000/s > 200/s",
-    numbers={"messages_per_s": 4000.0},
+    text="floods",
+    record=d.FloodingPublisher("buoy-3~k2f9x", d.Flood.MESSAGES, False, 4000.0, 200.0, 200.0, 60.0, 3, ("alert",)),
 )
 
 OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
@@ -161,13 +164,16 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
                 state=m.LoadState.OVERLOAD,
                 due=True,
                 blocked="balancing is paused",
-                metric="queue-depth",
-                reason="queue-depth of out.siren-7.2 52 > 43",
-                plan="the source is predicted out of OVERLOAD: 1 of alert.*.north.# to edge-2",
+                cause=CAUSE,
+                nothing=o.NothingDue.NO_DANGER,
+                worst=d.Finding(Metric.QUEUE_DEPTH, "out.siren-7.2", 52.0, 43.0, m.LoadState.OVERLOAD, 1, 2),
+                outcome=d.PlanOutcome.RELIEVED,
+                neighbours_first=True,
                 relieved=True,
                 moves=(MOVE,),
-                numbers={"source.uplink.after": 0.988},
-                rejected={"edge-3": "reported HIGH"},
+                bundles=BUNDLES,
+                effects=EFFECTS,
+                rejected=REJECTED,
                 closest=QUEUE,
             ),
         ),
@@ -179,14 +185,12 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
     o.InspectReply(state=BROKER, load=LOAD, decisions=(TOLD,), cut=2, queues=(QUEUE,), culprits=(CULPRIT,)),
     o.RehearseRequest(
         candidates=(
-            b.Candidate(
-                cluster="north", head="head-1", load=LOAD, patterns=("alert.*.north.#",), extra_path_us=100_000
-            ),
+            Candidate(cluster="north", head="head-1", load=LOAD, patterns=("alert.*.north.#",), extra_path_us=100_000),
         ),
-        unfit={"edge-3": "is being drained"},
+        rejected=REJECTED,
         resting=("out.siren-7.2",),
     ),
     o.RehearseReply(
-        rehearsal=o.Rehearsal(edge="edge-1", state=m.LoadState.LOW, reason="nothing is late", closest=QUEUE)
+        rehearsal=o.Rehearsal(edge="edge-1", state=m.LoadState.LOW, nothing=o.NothingDue.NO_DANGER, closest=QUEUE)
     ),
 )

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate_protocol import decisions as d
 from tidegate_protocol import telemetry as t
 from tidegate_protocol.operations import Role
 from tidegate_protocol.parts import LoadState
@@ -62,17 +63,20 @@ SAMPLES: Final[tuple[t.TelemetryRecord, ...]] = (
             ),
         ),
     ),
-    t.StateChange(
-        **EDGE, role=Role.EDGE, state=LoadState.OVERLOAD, before=LoadState.HIGH, reason="OVERLOAD: queue-depth 20 > 18"
-    ),
+    t.StateChange(**EDGE, role=Role.EDGE, state=LoadState.OVERLOAD, before=LoadState.HIGH, reason="queue-depth"),
     t.DecisionMade(
         **EDGE,
         decision="session-planned",
-        subject="edge-1",
-        reason="the source is predicted out of OVERLOAD: 4 of alert.1 to edge-0",
-        numbers={"moves": 4.0},
-        rejected={"edge-2": "would not stay LOW"},
+        reason="relieved",
         session=SESSION,
+        record=d.SessionPlanned(
+            "edge-1",
+            d.PlanOutcome.RELIEVED,
+            (d.BundleMove("alert.1", "edge-0", 4),),
+            2,
+            rejected=(d.Rejected("edge-2", d.Rejection.STATE, state=LoadState.HIGH),),
+            session=SESSION,
+        ),
     ),
     t.SessionBegan(
         **EDGE,
@@ -80,7 +84,7 @@ SAMPLES: Final[tuple[t.TelemetryRecord, ...]] = (
         source="edge-1",
         clients=t.Moved.SUBSCRIBERS,
         policy="peer-wd",
-        reason="queue-depth of out.siren-7.2 20 > 18; 2 candidates are LOW",
+        reason="queue-depth",
         necessary=True,
         remote=False,
     ),
@@ -89,7 +93,7 @@ SAMPLES: Final[tuple[t.TelemetryRecord, ...]] = (
         session=SESSION,
         source="edge-1",
         clients=t.Moved.SUBSCRIBERS,
-        reason="4 moved, 0 failed",
+        reason="moves-ended",
         moved=4,
         failed=0,
         duration_us=700_000,
@@ -106,7 +110,7 @@ SAMPLES: Final[tuple[t.TelemetryRecord, ...]] = (
     t.Outcome(
         **EDGE,
         session=SESSION,
-        reason="the load has moved",
+        reason="load-moved",
         after_us=2_100_000,
         metrics=(t.Measured(metric="uplink", measured=0.86, predicted=0.85),),
         bytes_offered_per_s=8.6e5,

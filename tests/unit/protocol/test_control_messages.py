@@ -9,8 +9,9 @@ import pytest
 from control_samples import GOLDEN, SAMPLES, golden_text, message_classes
 from pydantic import ValidationError
 
-from tidegate_protocol import balancing, reports
 from tidegate_protocol import messages as m
+from tidegate_protocol import reports
+from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.errors import MalformedMessage, ProtocolError
 from tidegate_protocol.latency import BUCKETS
 from tidegate_protocol.topics import TOPIC_BYTES_MAX
@@ -172,7 +173,7 @@ def test_the_good_message_beside_the_malformed_ones_is_good() -> None:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_numbers_that_json_lacks_are_refused_at_the_source(value: float) -> None:
     with pytest.raises(ValidationError):
-        balancing.MetricReport(value=value)
+        MetricReport(value=value)
 
 
 def test_messages_are_frozen() -> None:
@@ -237,3 +238,31 @@ def test_what_is_wrong_with_a_message_fits_into_a_refusal() -> None:
         m.decode(json.dumps({"v": 1, "kind": "k" * 100_000}).encode())
     assert caught.value.reason == "unknown-kind"
     assert m.Refusal(reason=m.RefusalReason.INVALID, message=str(caught.value))
+
+
+HOSTILE = "#.a.#.a.#.a.#.a.#.a.#.a.#.a"
+
+
+def test_a_request_whose_pattern_makes_routing_slow_is_refused_with_the_field_and_the_remedy() -> None:
+    request = m.SubscribeRequest(subscriber="a", pattern="a.b", deadline_us=1)
+    with pytest.raises(MalformedMessage) as caught:
+        m.decode(m.encode(request).replace(b"a.b", HOSTILE.encode()))
+    assert caught.value.reason == "invalid-field"
+    assert "pattern" in caught.value.detail
+    assert "at most 2 times" in caught.value.detail
+
+
+def test_a_registry_page_loses_only_the_subscription_that_nobody_may_bind() -> None:
+    kept, lost = (
+        m.Subscription(subscriber=name, number=0, pattern=pattern, deadline_us=1, expires_s=1)
+        for name, pattern in (("kept", "quake.*"), ("lost", "a.b"))
+    )
+    page = m.RegistryPage(edge="one", digest="d", subscriptions=(kept, lost))
+    read = m.decode(m.encode(page).replace(b"a.b", HOSTILE.encode()))
+    assert isinstance(read, m.RegistryPage)
+    assert read.subscriptions == (kept,)
+
+
+def test_a_routes_update_may_name_a_pattern_that_nobody_may_bind() -> None:
+    update = m.RoutesUpdate(head="north", version=1, add=("quake.*", HOSTILE), remove=(HOSTILE,), wait_s=1)
+    assert m.decode(m.encode(update)) == update

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.fake_world import FakeWorld, leaving, scenario, subscription
-from tidegate_agents.cooldowns import Cooldowns
-from tidegate_agents.machine import BindMarker, Decision, SendClient
-from tidegate_protocol.balancing import MigrateOrder
+from tidegate_agents.head.moving.cooldowns import Cooldowns
+from tidegate_agents.machine import SendClient
+from tidegate_protocol.balancing.migrations import MigrateOrder
+from tidegate_protocol.decisions import Decision, Drained
 from tidegate_simulator.checkers.rest import BoundedMemory, OnePlaceEach, entries, maximal
 from tidegate_simulator.links import Message
-from tidegate_simulator.scenario import EVERYBODY, Fault, FaultKind, SubscriberSpec
+from tidegate_simulator.scenario import Fault, FaultKind
 
 
 def at_rest() -> FakeWorld:
@@ -71,15 +72,7 @@ def test_not_attached() -> None:
 def test_a_marker_that_was_left_behind() -> None:
     run = at_rest()
     run.queue("e0").markers["tidegate.marker.m.*"] = None
-    run.step("e0", 50.0, BindMarker("s", 0, "tidegate.marker.m.*"))
     assert run.end() == ["leftover"]
-
-
-def test_a_marker_that_is_not_taken_back_yet() -> None:
-    run = at_rest()
-    run.queue("e0").markers["tidegate.marker.m.*"] = None
-    run.step("e0", 140.0, BindMarker("s", 0, "tidegate.marker.m.*"))
-    assert run.end() == []
 
 
 @pytest.mark.parametrize(
@@ -90,21 +83,6 @@ def test_a_route_too_few_or_too_many(head: str, target: str, patterns: tuple[str
     run = at_rest()
     run.route(head, target, *patterns)
     assert run.end() == ["wrong-routes"]
-
-
-@pytest.mark.parametrize(
-    ("taken_s", "bound", "found"),
-    [(130.0, ("t",), []), (110.0, ("t",), ["wrong-routes"]), (130.0, ("t", "u"), ["wrong-routes"])],
-)
-def test_a_slow_subscriber_is_not_at_rest_at_once(taken_s: float, bound: tuple[str, ...], found: list[str]) -> None:
-    slow = SubscriberSpec("s", "h0", "t", 1.0, takes_per_s=2.0)
-    checker = OnePlaceEach()
-    run = FakeWorld(scenario(subscribers=(slow,)), checker)
-    run.queue("e0")
-    run.route("h0", "e0", "t")
-    run.route("h0", "e1", *bound)
-    checker.delivered("s", "p~1:t:1", 10.0, taken_s, late=True, collected=True)
-    assert run.end() == found
 
 
 def test_who_has_left_has_no_queue() -> None:
@@ -158,35 +136,18 @@ def test_or_its_head_crashed_in_the_middle_of_a_move_abroad(head: str, crash_s: 
 
 
 @pytest.mark.parametrize(
-    "away",
+    ("kind", "away_s", "crash_s", "found"),
     [
-        (FaultKind.EDGE_DOWN, "e0"),
-        (FaultKind.CRASH, "e0"),
-        (FaultKind.CONTROL, "e0"),
-        (FaultKind.CONTROL, EVERYBODY),
+        (FaultKind.EDGE_DOWN, (40.0, 60.0), 55.0, []),
+        (FaultKind.EDGE_DOWN, (40.0, 60.0), 70.0, ["orphan"]),
+        (FaultKind.EDGE_DOWN, (10.0, 20.0), 55.0, ["orphan"]),
+        (FaultKind.CRASH, (40.0, 60.0), 55.0, ["orphan"]),
     ],
 )
-@pytest.mark.parametrize(
-    ("away_s", "crash_s", "found"),
-    [((40.0, 60.0), 55.0, []), ((40.0, 60.0), 70.0, ["orphan"]), ((10.0, 20.0), 55.0, ["orphan"])],
-)
 def test_or_its_head_crashed_before_the_edge_was_back(
-    away: tuple[FaultKind, str], away_s: tuple[float, float], crash_s: float, found: list[str]
+    kind: FaultKind, away_s: tuple[float, float], crash_s: float, found: list[str]
 ) -> None:
-    faults = Fault(away_s[0], *away, away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
-    run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
-    run.queue("e0", consumed=False)
-    run.route("h0", "e0", "t")
-    assert run.end() == found
-
-
-@pytest.mark.parametrize(("again_s", "found"), [(58.0, []), (70.0, ["orphan"])])
-def test_or_while_one_thing_after_another_kept_the_edge_from_hearing_of_it(again_s: float, found: list[str]) -> None:
-    faults = (
-        Fault(40.0, FaultKind.CRASH, "e0", 60.0),
-        Fault(again_s, FaultKind.CONTROL, EVERYBODY, 80.0),
-        Fault(75.0, FaultKind.CRASH, "h0", 80.0),
-    )
+    faults = Fault(away_s[0], kind, "e0", away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
     run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
     run.queue("e0", consumed=False)
     run.route("h0", "e0", "t")
@@ -205,7 +166,7 @@ class Machine:
     def __init__(self, size: int) -> None:
         self.table = {number: [number] for number in range(size)}
         self.part = Cooldowns()
-        self.story: deque[Decision] = deque(Decision("k", "s", "r") for _ in range(10_000))
+        self.story: deque[Decision] = deque(Drained("e0") for _ in range(10_000))
         self.myself = self
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.fake_world import ADDRESS, FakeWorld, scenario, subscription
 from tidegate_agents.config import BalancingConfig
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.machine import (
     Action,
     Announce,
-    Decision,
     HeadSampled,
     MessageReceived,
     Reply,
@@ -19,24 +19,30 @@ from tidegate_agents.machine import (
     Send,
     SendClient,
 )
-from tidegate_agents.metrics import BrokerSample, PublisherSample, Role
-from tidegate_protocol.balancing import (
+from tidegate_protocol.balancing.loads import BrokerLoad, PieLocal
+from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport, MigrationStage
+from tidegate_protocol.balancing.sessions import (
     BalanceCandidates,
     BalancePlan,
     BalanceRequest,
-    BrokerLoad,
     Candidate,
     LoadReply,
-    MigrateOrder,
-    MigrationReport,
-    MigrationStage,
-    PieLocal,
     PlannedMove,
     SessionNotice,
     SessionPhase,
 )
+from tidegate_protocol.decisions import (
+    AcceptanceEnded,
+    Cause,
+    Decision,
+    DrainOrder,
+    DrainOrdered,
+    MigrationEnded,
+    MoveOutcome,
+    PlanOutcome,
+)
 from tidegate_protocol.messages import OutputPrepare, Refusal
-from tidegate_protocol.parts import Capacity, LoadState, RefusalReason
+from tidegate_protocol.parts import Capacity, LoadState, Metric, RefusalReason
 from tidegate_simulator.checkers.promises import PredictionsKept, PromisesCounted
 from tidegate_simulator.checkers.sessions import NoOscillation, SessionsEnd
 from tidegate_simulator.scenario import Fault, FaultKind
@@ -52,7 +58,7 @@ def sessions(*faults: Fault) -> FakeWorld:
     return FakeWorld(scenario(*faults, balancing=CONFIG), SessionsEnd())
 
 
-REQUEST = BalanceRequest(session=SESSION, edge="e0", metric="m", reason="r")
+REQUEST = BalanceRequest(session=SESSION, edge="e0", metric=Metric.UPLINK, cause=Cause(Metric.UPLINK, 1.1, 0.95))
 
 
 def begin(run: FakeWorld, now: float, *actions: Action) -> None:
@@ -208,9 +214,9 @@ def test_a_second_move_off_an_edge_that_is_drained_until_its_head_knows_better(
 ) -> None:
     run = moves()
     move(run, 1, "e0", "e1", 10.0)
-    run.decide("h0", Decision("drain", "e1", "an operator drains it"), 20.0)
+    run.decide("h0", DrainOrdered("e1", DrainOrder.DRAIN), 20.0)
     if undrained:
-        run.decide("h0", Decision("undrain", "e1", "an operator uses it again"), 24.0)
+        run.decide("h0", DrainOrdered("e1", DrainOrder.UNDRAIN), 24.0)
     move(run, 2, "e1", "e0", 25.0)
     assert run.end() == found
 
@@ -276,13 +282,17 @@ def test_a_plan_is_held_against_what_was_offered(two_moves: tuple[PlannedMove, .
     run = FakeWorld(scenario(edges=3), PredictionsKept())
     offer(run, 0.5)
     for _ in range(2):
-        run.step("e0", 11.0, Send("h0", BalancePlan(session=SESSION, edge="e0", moves=two_moves)))
+        run.step(
+            "e0",
+            11.0,
+            Send("h0", BalancePlan(session=SESSION, edge="e0", moves=two_moves, outcome=PlanOutcome.RELIEVED)),
+        )
     assert run.end() == found
 
 
 def promise(run: FakeWorld) -> None:
     """A migration of some session to e1 is under way."""
-    plan = BalancePlan(session="e2~1~1", edge="e2", moves=(planned("e1", 300.0),))
+    plan = BalancePlan(session="e2~1~1", edge="e2", moves=(planned("e1", 300.0),), outcome=PlanOutcome.RELIEVED)
     prepare = OutputPrepare(subscription=subscription(), marker="tidegate.marker.m.*")
     run.step("h0", 5.0, Send("e1", prepare), event=MessageReceived(plan, ADDRESS))
 
@@ -310,7 +320,7 @@ def test_whoever_asks_again_after_its_plan_gets_the_answer_of_before() -> None:
     run, _ = promises()
     tell(run, 0.3)
     offer(run, 0.3)
-    plan = BalancePlan(session=SESSION, edge="e0", moves=(planned("e1", 300.0),))
+    plan = BalancePlan(session=SESSION, edge="e0", moves=(planned("e1", 300.0),), outcome=PlanOutcome.RELIEVED)
     prepare = OutputPrepare(subscription=subscription(), marker="tidegate.marker.m.*")
     run.step("h0", 11.0, Send("e1", prepare), event=MessageReceived(plan, ADDRESS))
     offer(run, 0.3)
@@ -341,22 +351,20 @@ def test_but_nothing_is_expected_of_a_publisher_that_has_stopped() -> None:
     assert run.end() == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "subject"),
-    [
-        ("migration-ended", "s t from e2 to e1"),
-        ("migration-failed", "s t from e2 to e1"),
-        ("accepted", "s t on e1"),
-        ("not-accepted", "s t on e1"),
-    ],
-)
-def test_a_promise_ends_with_its_migration(kind: str, subject: str) -> None:
+@pytest.mark.parametrize("outcome", [MoveOutcome.MOVED, MoveOutcome.TIME_OUT])
+@pytest.mark.parametrize(("kind", "found"), [("migration", []), ("acceptance", []), ("other", ["promise-ignored"])])
+def test_a_promise_ends_with_its_migration(kind: str, outcome: MoveOutcome, found: list[str]) -> None:
     run, checker = promises()
     promise(run)
-    checker.decided("h0", Decision(kind, subject, "because"), 8.0)
+    decisions: dict[str, Decision] = {
+        "migration": MigrationEnded("h0~1~m1", "s", "t", "e2", "e1", outcome),
+        "acceptance": AcceptanceEnded("s", "t", "h1", "e1", outcome),
+        "other": MigrationEnded("h0~1~m1", "s", "t", "e1", "e2", outcome),
+    }
+    checker.decided("h0", decisions[kind], 8.0)
     tell(run, 0.3)
     offer(run, 0.3)
-    assert run.end() == []
+    assert run.end() == found
 
 
 def test_a_head_that_crashed_has_forgotten_its_promises() -> None:

@@ -1,0 +1,1 @@
+"""Moving subscribers between clusters: candidates, the head they leave, the head they arrive at."""

@@ -1,0 +1,1 @@
+"""Moving subscribers inside a cluster: sessions, drains, migrations, and their markers."""

@@ -1,0 +1,238 @@
+"""Draining: emptying an edge for maintenance, by the same migrations that balance load.
+
+Invariants:
+
+- an edge that is to be drained takes nothing new from the moment it is asked for, whatever its own hello still says;
+  it is told until its hello says so too, and so a head that restarts goes on with it;
+- subscriptions leave one after another, those of one pattern together, each to where a new one would be placed: at
+  most `LEAVING_PER_PERIOD` begin in a period, evenly spread over it, because each costs RabbitMQ and its client a burst
+  of work, and those who are not moving would wait behind many at once;
+- what can't be moved now (nobody can take it, its client is not there) stays where it is, works, and is tried again
+  later, after all the others that can leave; the operator sees how many are left;
+- an edge that is used again takes new subscriptions; nothing is moved back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Final
+
+from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainRequest
+from tidegate_protocol.balancing.sessions import PlannedMove
+from tidegate_protocol.decisions import Drained, DrainOrder, DrainOrdered, DrainWaits, MoveOutcome, WhyNot
+from tidegate_protocol.messages import RefusalReason, Subscription
+
+from ...kit.dispatch import Dispatch
+from ...machine import ReplyAddress, Send
+from ..context import HeadContext
+from ..places.ledger import ABANDONED, Operation
+from ..places.placing import Placing
+from ..registry import EdgeRecord, Key, client_of, key_of, place_of
+from .migrations import Migrations
+from .steps import Move
+
+PART: Final = "drain"
+LEAVING_PER_PERIOD: Final = 10
+"""How many subscriptions of one edge begin to leave in a period, and how many may be under way."""
+SETTLED_PERIODS: Final = 30
+"""Longer than a control message may be on its way."""
+SESSION_PREFIX: Final = "drain~"
+"""What stands for a session in the records of such migrations."""
+
+
+class Drains:
+    """The edges being emptied."""
+
+    def __init__(self, context: HeadContext, migrations: Migrations, placing: Placing) -> None:
+        self._context = context
+        self._migrations = migrations
+        self._placing = placing
+        self._leaving: dict[str, set[str]] = {}
+        """Per edge the migrations under way."""
+        self._line: dict[str, deque[Key]] = {}
+        """Per edge those who leave next. While there is such a line, a timer runs."""
+        self._not_before_s: dict[str, dict[Key, float]] = {}
+        """Per edge those who could not leave, and when they are tried again."""
+        self._empty: set[str] = set()
+        self._in_use_s: dict[str, float] = {}
+        """Of the edges to be used again: since when they say that they are."""
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_message(DrainRequest, self.requested)
+        dispatch.on_timer(PART, self._next)
+        dispatch.ticks.append(self.tick)
+        dispatch.checks.append(self.validate)
+
+    def requested(self, message: DrainRequest, reply_to: ReplyAddress | None) -> None:
+        """An operator wants an edge emptied or used again, or to know how far it is."""
+        context, edge = self._context, message.edge
+        record = context.registry.edges.get(edge)
+        if record is None:
+            known = ", ".join(sorted(context.registry.edges)) or "none"
+            text = f"no edge {edge} has been heard of; known: {known}"
+            context.refuse(reply_to, RefusalReason.UNKNOWN, text[:1_000], "edge")
+            return
+        if record.draining != message.draining:
+            context.decide(DrainOrdered(edge, DrainOrder.DRAIN if message.draining else DrainOrder.UNDRAIN))
+        record.drain_ordered = record.draining = message.draining
+        if not message.draining:
+            self._stop(edge)
+        self._notify(record)
+        self._empty_next(record)
+        left = len(record.subscriptions)
+        context.reply(reply_to, DrainReply(edge=edge, draining=message.draining, left=left))
+
+    def _stop(self, edge: str) -> None:
+        self._empty.discard(edge)
+        self._not_before_s.pop(edge, None)
+        self._end_line(edge)
+        for migration in sorted(self._leaving.get(edge, ())):
+            self._migrations.failed(migration, WhyNot(MoveOutcome.UNDRAINED, edge))
+
+    def _notify(self, record: EdgeRecord) -> None:
+        wanted = record.drain_ordered
+        if wanted is not None and record.alive and record.says_draining != wanted:
+            self._context.do(Send(record.name, DrainNotice(draining=wanted)))
+
+    def tick(self) -> None:
+        """Every period: tell edges that don't know, and let the next ones leave."""
+        context = self._context
+        for name in sorted(context.registry.edges):
+            record = context.registry.edges[name]
+            if record.drain_ordered is not None:
+                self._notify(record)
+                self._forget_if_settled(record)
+            if record.draining:
+                self._empty_next(record)
+            else:
+                self._empty.discard(name)
+        for memory in (self._not_before_s, self._in_use_s):
+            for name in [name for name in memory if name not in context.registry.edges]:
+                del memory[name]
+        self._empty &= context.registry.edges.keys()
+        for name in [name for name in self._line if name not in context.registry.edges]:
+            self._end_line(name)
+
+    def _forget_if_settled(self, record: EdgeRecord) -> None:
+        """An edge that has said for a while that it is in use needs no watching any more. Not at once: a notice from
+        before may still be on its way, and would drain it for ever.
+        """
+        context, name = self._context, record.name
+        if record.drain_ordered or record.says_draining:
+            self._in_use_s.pop(name, None)
+        elif context.now - self._in_use_s.setdefault(name, context.now) >= SETTLED_PERIODS * context.config.period_s:
+            record.drain_ordered = None
+            del self._in_use_s[name]
+
+    # Emptying
+
+    def _empty_next(self, record: EdgeRecord) -> None:
+        context, name = self._context, record.name
+        if not self._can_be_left(record):
+            return
+        if not record.subscriptions:
+            if name not in self._empty:
+                self._empty.add(name)
+                context.decide(Drained(name))
+            return
+        self._empty.discard(name)
+        room = LEAVING_PER_PERIOD - len(self._leaving.get(name, ()))
+        if room <= 0 or name in self._line:
+            return
+        ready = [subscription for subscription in record.subscriptions.values() if self._may_leave(name, subscription)]
+        # Those who failed last come last: clients that are away take up their places for as long as they are waited
+        # for, and must not keep those that are there from their turn.
+        pauses = self._not_before_s.get(name, {})
+        leaving = sorted(ready, key=lambda s: (pauses.get(key_of(s), 0.0), s.pattern, s.subscriber, s.number))[:room]
+        if leaving:
+            self._line[name] = deque(key_of(subscription) for subscription in leaving)
+            self._next(name)
+
+    def _can_be_left(self, record: EdgeRecord) -> bool:
+        return record.draining and record.alive and record.settled and not self._context.stopping
+
+    def _may_leave(self, name: str, subscription: Subscription) -> bool:
+        ledger, place = self._context.ledger, place_of(name, subscription)
+        paused = self._not_before_s.get(name, {}).get(place[1], 0.0) > self._context.now
+        return not paused and not ledger.is_busy(place) and ledger.state(place) is not ABANDONED
+
+    def _next(self, name: str) -> None:
+        """Let the first in the line go, if it still can, and the one behind it a little later."""
+        context, line = self._context, self._line.get(name)
+        record = context.registry.edges.get(name)
+        if line is None or record is None or not self._can_be_left(record):
+            self._end_line(name)
+            return
+        subscription = record.subscriptions.get(line.popleft())
+        if line:
+            context.set_timer(f"{PART} {name}", context.config.period_s / LEAVING_PER_PERIOD)
+        else:
+            del self._line[name]
+        if subscription is not None and self._may_leave(name, subscription):
+            self._move(name, subscription)
+
+    def _end_line(self, name: str) -> None:
+        if self._line.pop(name, None) is not None:
+            self._context.cancel_timer(f"{PART} {name}")
+
+    def _move(self, name: str, subscription: Subscription) -> None:
+        context, pattern = self._context, subscription.pattern
+        if context.ledger.under_way(Operation.ALLOCATION, client_of(subscription)) is not None:
+            return
+        placement, unfit = self._placing.place(pattern, subscription.subscriber, leaving=name)
+        if placement is None:
+            self._pause(name, key_of(subscription))
+            context.decide(DrainWaits(name, pattern, unfit))
+            return
+        if placement.decision.advice is not None:
+            context.decide(replace(placement.decision, session=f"{SESSION_PREFIX}{name}"))
+        load = self._placing.expected(pattern)
+        bytes_per_s, messages_per_s = (load.bytes_per_s, load.messages_per_s) if load is not None else (0.0, 0.0)
+        has_it = pattern in context.registry.edges[placement.edge].patterns
+        planned = PlannedMove(
+            subscriber=subscription.subscriber,
+            number=subscription.number,
+            target=placement.edge,
+            bytes_in_per_s=0.0 if has_it else bytes_per_s,
+            bytes_out_per_s=bytes_per_s,
+            messages_in_per_s=0.0 if has_it else messages_per_s,
+        )
+        migration = self._migrations.start(
+            f"{SESSION_PREFIX}{name}",
+            name,
+            subscription,
+            placement.edge,
+            context.config.head,
+            planned,
+            self._migrated,
+        )
+        if migration is None:
+            self._pause(name, key_of(subscription))
+        else:
+            self._leaving.setdefault(name, set()).add(migration)
+
+    def _migrated(self, move: Move, moved: bool) -> None:
+        leaving = self._leaving[move.source]
+        leaving.discard(move.id)
+        if not leaving:
+            del self._leaving[move.source]
+        if not moved:
+            self._pause(move.source, key_of(move.subscription))
+
+    def _pause(self, edge: str, key: Key) -> None:
+        """Leave this one alone for a while, and forget the pauses of those who are gone."""
+        context = self._context
+        pauses = self._not_before_s.setdefault(edge, {})
+        subscriptions = context.registry.edges[edge].subscriptions
+        if len(pauses) > len(subscriptions):
+            pauses = {key: until for key, until in pauses.items() if key in subscriptions}
+        pauses[key] = context.now + context.config.balancing.retry_s
+        self._not_before_s[edge] = pauses
+
+    def validate(self) -> None:
+        """Raise AssertionError if the state breaks an invariant."""
+        for edge, leaving in self._leaving.items():
+            assert len(leaving) <= LEAVING_PER_PERIOD, edge
+            assert all(migration in self._migrations for migration in leaving), edge
+        assert all(self._line.values()), "a line of nobody"

@@ -1,0 +1,1 @@
+"""Places of subscriptions on edges: granted, prepared, in doubt, removed."""

@@ -1,0 +1,105 @@
+"""Do we know enough about a client to act? The one answer, with its reason, for every act that could do harm.
+
+A head's knowledge is soft. After a start its edges have still to tell which places they hold, and its neighbours which
+of our clients they took over. An edge may hold something that its client has still to collect. A head that acts without
+knowing gives a client two places, or leaves one behind for which nobody will ask. What must be known differs:
+
+| act | the edges | the neighbours | the client |
+| --- | --- | --- | --- |
+| PLACE: give it a new place | those that may hold its pattern have told, or the first seconds are over | the same | |
+| END: forget that it has a place | all have told | | |
+| SEND_AWAY: move it to another cluster | those that may hold its pattern have told | | has collected all |
+
+*Unread* is an edge that has not told since our start what it holds. Invariant: an unread edge that we do hear of is
+waited for longer than a silent one: what it holds is there to be had, and only its answers are late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from ..neighbours import Neighbours
+from ..registry import Client
+from .ledger import ABANDONED
+
+if TYPE_CHECKING:
+    from ..context import HeadContext
+
+PATIENT_GRACES: Final = 6
+"""For how many times `adopt_grace_s` an edge is waited for that is there and has not told yet what it holds."""
+
+
+class Gap(Enum):
+    """Why something is not known, said of the edge or the neighbour that has still to tell."""
+
+    EDGE_UNREAD = "may hold this subscription"
+    NEIGHBOUR_UNHEARD = "may have this client"
+    UNCOLLECTED = "holds what its client has not collected"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Why an act has to wait, and for whom."""
+
+    gap: Gap
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.gap.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What must be known before something is done with a client."""
+
+    for_good: bool
+    """Whether edges are waited for until they have told, and not in the first seconds only."""
+    any_pattern: bool = False
+    """Whether edges count that can't hold the client's pattern."""
+    neighbours: bool = False
+    collected: bool = False
+
+
+PLACE: Final = Act(for_good=False, neighbours=True)
+END: Final = Act(for_good=True, any_pattern=True)
+SEND_AWAY: Final = Act(for_good=True, collected=True)
+
+
+class Knowledge:
+    """What one head does not know yet."""
+
+    def __init__(self, context: HeadContext, neighbours: Neighbours) -> None:
+        self._context = context
+        self._neighbours = neighbours
+        self._told: set[str] = set()
+        """Neighbours that have told, since our start, which of our clients they have."""
+
+    def neighbour_told(self, neighbour: str) -> None:
+        """This neighbour has told all."""
+        self._told.add(neighbour)
+
+    def is_new(self, graces: int = 1) -> bool:
+        """Whether we have just started, so that edges and neighbours may still have to tell what they hold."""
+        return self._context.now - self._context.started_s < graces * self._context.config.adopt_grace_s
+
+    def is_unheard(self, edge: str) -> bool:
+        """Whether we have just started and can't tell yet whether this edge is ours."""
+        return edge not in self._context.registry.edges and self.is_new()
+
+    def gap(self, act: Act, client: Client) -> Unknown | None:
+        """What is to be waited for before this is done with this client; None if nothing is."""
+        context = self._context
+        for place in context.ledger.places_in(client, ABANDONED) if act.collected else ():
+            return Unknown(Gap.UNCOLLECTED, place[0])
+        for name in sorted(context.registry.edges):
+            record = context.registry.edges[name]
+            if record.settled or not (act.for_good or self.is_new(PATIENT_GRACES if record.alive else 1)):
+                continue
+            if act.any_pattern or record.listed or context.routes.is_carried(name, client[1]):
+                return Unknown(Gap.EDGE_UNREAD, name)
+        for name in sorted(self._neighbours.present()) if act.neighbours and self.is_new() else ():
+            if name not in self._told:
+                return Unknown(Gap.NEIGHBOUR_UNHEARD, name)
+        return None

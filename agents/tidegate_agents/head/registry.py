@@ -1,0 +1,309 @@
+"""What a head knows about its cluster: edges, their subscriptions, publishers.
+
+Invariants:
+
+- a subscription is known under its edge, subscriber and number, and is found by subscriber and pattern as
+  well;
+- every operation costs a constant number of steps, however many subscriptions an edge holds; the digest too
+  is kept up to date rather than computed;
+- who has one pattern in more than one place is known (`doubled`);
+- a number is not given to a subscriber again soon: what is still under way about an old queue must not hit a new one;
+- a publisher that has not been heard of for long enough is forgotten by `expire_publishers`, oldest first.
+
+`registry_digest` is used by head and edge alike: the sum, modulo 2^64, of the first eight bytes of the
+SHA-256 of each subscription's line `<subscriber> <number> <pattern> <deadline_us> <expires_s>`. A sum does
+not depend on the order and can be changed by one subscription at a time, which a digest over sorted lines
+can't. It guards against forgetting, not against forgery.
+
+Knows nothing of messages, routes or decisions; time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Final
+
+from tidegate_protocol.messages import Capacity, Subscription
+
+from ..kit.memory import Recent
+from ..policy.placement import EdgeView
+
+Key = tuple[str, int]
+"""Subscriber and number: what names an output queue on its edge."""
+Place = tuple[str, Key]
+"""An edge, and a queue there."""
+Client = tuple[str, str]
+"""Subscriber and pattern: somebody who has, or wants, one place."""
+
+NUMBER_MAX: Final = 1_000_000
+"""The largest number of an output queue; then they start anew, past those in use."""
+
+NUMBERS_REMEMBERED_MAX: Final = 10_000
+"""Of how many subscribers without any subscription the last number is remembered."""
+
+
+def key_of(subscription: Subscription) -> Key:
+    """The key under which an edge keeps `subscription`."""
+    return subscription.subscriber, subscription.number
+
+
+def place_of(edge: str, subscription: Subscription) -> Place:
+    """The place of `subscription` on `edge`."""
+    return edge, key_of(subscription)
+
+
+def client_of(subscription: Subscription) -> Client:
+    """Whose subscription it is."""
+    return subscription.subscriber, subscription.pattern
+
+
+class RegistryDigest:
+    """The digest of a set of subscriptions, changed by one at a time."""
+
+    __slots__ = ("_sum", "count")
+
+    def __init__(self, subscriptions: Iterable[Subscription] = ()) -> None:
+        self._sum = 0
+        self.count = 0
+        for subscription in subscriptions:
+            self.add(subscription)
+
+    def add(self, subscription: Subscription) -> None:
+        self._sum = (self._sum + _line_digest(subscription)) % (1 << 64)
+        self.count += 1
+
+    def remove(self, subscription: Subscription) -> None:
+        self._sum = (self._sum - _line_digest(subscription)) % (1 << 64)
+        self.count -= 1
+
+    @property
+    def text(self) -> str:
+        """Sixteen hexadecimal digits."""
+        return f"{self._sum:016x}"
+
+
+def registry_digest(subscriptions: Iterable[Subscription]) -> str:
+    """The digest of all these subscriptions."""
+    return RegistryDigest(subscriptions).text
+
+
+def _line_digest(subscription: Subscription) -> int:
+    s = subscription
+    line = f"{s.subscriber} {s.number} {s.pattern} {s.deadline_us} {s.expires_s}"
+    if s.origin is not None:
+        line += f" {s.origin}"
+    if s.origin_edge is not None:
+        line += f" {s.origin_edge} {s.origin_number}"
+    return int.from_bytes(sha256(line.encode()).digest()[:8], "big")
+
+
+@dataclass(slots=True)
+class EdgeRecord:
+    """One edge as the head sees it."""
+
+    name: str
+    client_url: str = ""
+    link_url: str = ""
+    capacity: Capacity = field(default_factory=Capacity)
+    draining: bool = False
+    drain_ordered: bool | None = None
+    """Whether an operator wants it drained, or not drained any more, until its hellos agree; None otherwise."""
+    says_draining: bool = False
+    alarms: tuple[str, ...] = ()
+    """What its own hello says."""
+    alive: bool = False
+    heard_s: float = 0.0
+    settled: bool = False
+    """Whether the edge's own list of subscriptions has been compared with ours since we started."""
+    changed_s: float = float("-inf")
+    """When something last changed on it, or began to, as far as we know."""
+    listed: int = 0
+    """How many subscriptions its last hello said that it holds."""
+    subscriptions: dict[Key, Subscription] = field(default_factory=dict)
+    patterns: dict[str, int] = field(default_factory=dict)
+    digest: RegistryDigest = field(default_factory=RegistryDigest)
+
+    def view(self) -> EdgeView:
+        """What placement may see. Reads through to this record without copying it."""
+        return EdgeView(self.name, self.capacity, len(self.subscriptions), MappingProxyType(self.patterns))
+
+
+class Registry:
+    """Edges with their subscriptions, indexed by subscriber; publishers with their expiry."""
+
+    def __init__(self) -> None:
+        self.edges: dict[str, EdgeRecord] = {}
+        self._by_pattern: dict[Client, set[tuple[str, int]]] = {}
+        self._numbers: dict[str, _Numbers] = {}
+        self._departed: Recent[str, int] = Recent(NUMBERS_REMEMBERED_MAX)
+        """The last number of subscribers that have nothing left."""
+        self.doubled: set[Client] = set()
+        """Subscriber and pattern of all that are in several places."""
+        self.publishers: dict[str, float] = {}
+        """Until when each counts as present, in this order."""
+
+    # Edges
+
+    def edge(self, name: str) -> EdgeRecord:
+        """The record of an edge, made if it is new."""
+        if name not in self.edges:
+            self.edges[name] = EdgeRecord(name)
+        return self.edges[name]
+
+    def is_unread(self, name: str) -> bool:
+        """Whether an edge has not told since our start what it holds, so that it may hold anything."""
+        return name in self.edges and not self.edges[name].settled
+
+    def forget_edge(self, name: str) -> None:
+        """Drop an edge and all that was known to be on it."""
+        for key in sorted(self.edges[name].subscriptions):
+            self.remove(name, *key)
+        del self.edges[name]
+
+    # Subscriptions
+
+    def add(self, edge: str, subscription: Subscription) -> Subscription | None:
+        """Enter a subscription; return the one it replaces."""
+        before = self.remove(edge, *key_of(subscription))
+        record = self.edges[edge]
+        record.subscriptions[key_of(subscription)] = subscription
+        record.patterns[subscription.pattern] = record.patterns.get(subscription.pattern, 0) + 1
+        record.digest.add(subscription)
+        place = (edge, subscription.number)
+        client = client_of(subscription)
+        places = self._by_pattern.setdefault(client, set())
+        places.add(place)
+        if len(places) > 1:
+            self.doubled.add(client)
+        self._numbers_of(subscription.subscriber).take(subscription.number)
+        return before
+
+    def remove(self, edge: str, subscriber: str, number: int) -> Subscription | None:
+        """Take a subscription out; None if it was not there."""
+        record = self.edges.get(edge)
+        subscription = record.subscriptions.pop((subscriber, number), None) if record else None
+        if record is None or subscription is None:
+            return None
+        record.patterns[subscription.pattern] -= 1
+        if not record.patterns[subscription.pattern]:
+            del record.patterns[subscription.pattern]
+        record.digest.remove(subscription)
+        places = self._by_pattern[subscriber, subscription.pattern]
+        places.discard((edge, number))
+        if len(places) <= 1:
+            self.doubled.discard((subscriber, subscription.pattern))
+        if not places:
+            del self._by_pattern[subscriber, subscription.pattern]
+        numbers = self._numbers[subscriber]
+        numbers.release(number)
+        if not numbers.used:
+            self._departed[subscriber] = self._numbers.pop(subscriber).last
+        return subscription
+
+    def _numbers_of(self, subscriber: str) -> _Numbers:
+        if subscriber not in self._numbers:
+            self._numbers[subscriber] = _Numbers(self._departed.pop(subscriber, -1))
+        return self._numbers[subscriber]
+
+    def get(self, edge: str, key: Key) -> Subscription | None:
+        record = self.edges.get(edge)
+        return record.subscriptions.get(key) if record else None
+
+    def find(self, subscriber: str, pattern: str) -> list[tuple[str, Subscription]]:
+        """Where this subscriber has this pattern, in the order of edges' names. Normally one, or none."""
+        places = self._by_pattern.get((subscriber, pattern), ())
+        return [(edge, self.edges[edge].subscriptions[subscriber, number]) for edge, number in sorted(places)]
+
+    def holders(self, key: Key) -> list[str]:
+        """The edges that hold a subscription of this subscriber and number. Normally one, or none."""
+        return [name for name in sorted(self.edges) if key in self.edges[name].subscriptions]
+
+    def count_of(self, subscriber: str) -> int:
+        """How many subscriptions a subscriber has."""
+        numbers = self._numbers.get(subscriber)
+        return numbers.total if numbers else 0
+
+    def next_number(self, subscriber: str, at_least: int = 0) -> int:
+        """The number for the next queue of this subscriber: after the last one it was given, past those in use."""
+        numbers = self._numbers.get(subscriber)
+        used: Mapping[int, int] = numbers.used if numbers else {}
+        last = numbers.last if numbers else self._departed.pop(subscriber, -1)
+        number = max(last + 1, at_least) % (NUMBER_MAX + 1)
+        while number in used:
+            number = (number + 1) % (NUMBER_MAX + 1)
+        if numbers is not None:
+            numbers.last = number
+        else:
+            self._departed[subscriber] = number
+        return number
+
+    def __len__(self) -> int:
+        return sum(len(record.subscriptions) for record in self.edges.values())
+
+    # Publishers
+
+    def publisher_heard(self, publisher: str, until_s: float) -> None:
+        """A publisher showed up; it counts as present until `until_s`, longer than all heard of before."""
+        self.publishers.pop(publisher, None)
+        self.publishers[publisher] = until_s
+
+    def publisher_gone(self, publisher: str) -> None:
+        self.publishers.pop(publisher, None)
+
+    def expire_publishers(self, now: float) -> list[str]:
+        """Forget the publishers whose time is over."""
+        gone = list(takewhile(lambda publisher: self.publishers[publisher] <= now, self.publishers))
+        for publisher in gone:
+            del self.publishers[publisher]
+        return gone
+
+    # Checks
+
+    def validate(self) -> None:
+        """Raise AssertionError if an index disagrees with the edges."""
+        everything = [(name, s) for name, record in self.edges.items() for s in record.subscriptions.values()]
+        for record in self.edges.values():
+            assert record.digest.text == registry_digest(record.subscriptions.values()), record.name
+            assert record.digest.count == len(record.subscriptions), record.name
+            counts: dict[str, int] = {}
+            for key, subscription in record.subscriptions.items():
+                assert key == key_of(subscription), key
+                counts[subscription.pattern] = counts.get(subscription.pattern, 0) + 1
+            assert counts == record.patterns, record.name
+        indexed = {(edge, s, p, n) for (s, p), places in self._by_pattern.items() for edge, n in places}
+        assert indexed == {(edge, s.subscriber, s.pattern, s.number) for edge, s in everything}
+        assert sum(n.total for n in self._numbers.values()) == len(everything)
+        assert self.doubled == {client for client, places in self._by_pattern.items() if len(places) > 1}
+        assert not self._numbers.keys() & self._departed.keys(), "a subscriber that is here and gone"
+        assert list(self.publishers.values()) == sorted(self.publishers.values()), "a publisher that expires too late"
+
+    def __iter__(self) -> Iterator[tuple[str, Subscription]]:
+        for name in sorted(self.edges):
+            for key in sorted(self.edges[name].subscriptions):
+                yield name, self.edges[name].subscriptions[key]
+
+
+class _Numbers:
+    """The numbers in use by one subscriber, and the last one given to it."""
+
+    __slots__ = ("last", "total", "used")
+
+    def __init__(self, last: int) -> None:
+        self.used: dict[int, int] = {}
+        self.total = 0
+        self.last = last
+
+    def take(self, number: int) -> None:
+        self.used[number] = self.used.get(number, 0) + 1
+        self.total += 1
+        self.last = max(self.last, number)
+
+    def release(self, number: int) -> None:
+        self.used[number] -= 1
+        self.total -= 1
+        if not self.used[number]:
+            del self.used[number]

@@ -1,0 +1,1 @@
+"""What every agent is built with: dispatch, outbox, questions and answers, bounded memory, the chronicle."""

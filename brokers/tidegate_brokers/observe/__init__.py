@@ -1,0 +1,1 @@
+"""Making a broker process visible: HTTP, logs, metrics, telemetry."""

@@ -1,0 +1,1 @@
+"""Talking to RabbitMQ: a kept AMQP connection, control messages, the management API."""

@@ -1,0 +1,51 @@
+"""Deliveries cut down to what a broker needs of them before aiormq reads them.
+
+A broker uses four properties, `correlation_id`, `reply_to`, `type` and `user_id` (which RabbitMQ has compared with the
+sender's account), and of the headers the offset that a stream gives to a record. The rest is dropped here, because
+anybody who may write to the control exchange can send properties that pamqp refuses (`tidegate_protocol.amqp.
+rewriting`): so a bad message is judged by its body, counted and dropped like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+
+from tidegate_protocol.amqp.content import CORRELATION_ID, HEADERS, REPLY_TO, TYPE, USER_ID, decode_properties
+from tidegate_protocol.amqp.publications import encode_attributes
+from tidegate_protocol.amqp.rewriting import RewritingReader
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+OFFSET_HEADER: Final = "x-stream-offset"
+_KEPT: Final = ((CORRELATION_ID, "correlation_id"), (REPLY_TO, "reply_to"), (TYPE, "type"), (USER_ID, "user_id"))
+"""Texts that are kept, in the order of the wire."""
+
+
+class PlainTransport(TransportFactory):
+    """Opens what aiormq would open, with plain properties in every content header."""
+
+    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        factory = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
+        reader, writer = await factory.create(url, **options)
+        return cast(asyncio.StreamReader, RewritingReader(reader, plain_properties)), writer
+
+
+def plain_properties(properties: bytes) -> bytes:
+    """Keep the texts that are ASCII, as ours always are, and the offset in a stream."""
+    found = decode_properties(properties, 0, len(properties))
+    flags, kept = 0, b""
+    offset = found.get("headers", {}).get(OFFSET_HEADER)
+    if type(offset) is int:
+        flags |= HEADERS
+        table = encode_attributes({OFFSET_HEADER: offset})
+        kept += len(table).to_bytes(4, "big") + table
+    for flag, name in _KEPT:
+        text = found.get(name)
+        if text is not None and text.isascii():
+            flags |= flag
+            kept += bytes([len(text)]) + text.encode()
+    return flags.to_bytes(2, "big") + kept

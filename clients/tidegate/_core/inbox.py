@@ -1,0 +1,210 @@
+"""The inbox of one subscription: deliveries are judged, buffered, handed over and settled here.
+
+    receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
+
+Invariants:
+
+- a delivery is acknowledged only after its message was settled: by the application in manual mode, by the hand-over in
+  automatic mode;
+- it is acknowledged on the channel it came by. A subscription that moves has two channels for a while, each with a
+  ledger of its own;
+- a duplicate is acknowledged at once, or together with its original while that is unsettled;
+- the buffer holds at most what RabbitMQ may have under way, which the prefetch bounds per channel.
+
+The synchronous client calls `receive` and `acknowledgements` in its I/O thread, and the other methods in the
+application's threads. No lock is needed: both sides share deques only (`buffer`, `_settled`), and the ends of a deque
+are safe to use from two threads. Time is an argument.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tidegate_protocol.amqp.content import UnreadableHeaders
+from tidegate_protocol.form import published_us
+
+from .delivery import AckLedger, Deduplicator, Verdict
+from .message import Message
+from .overlap import PlainLog, fingerprint
+from .statistics import Histogram, Statistics
+
+logger = logging.getLogger(__name__)
+
+ACK_DELAY_S: Final = 0.05
+"""The longest a settled message waits for others to be acknowledged with it."""
+ACK_SHARE: Final = 8
+"""Acknowledge when this part of the prefetch is settled: often enough never to stall, rarely enough to cost
+nothing.
+"""
+MALFORMED_LOG_S: Final = 60.0
+"""Between two log lines about messages of one subscription whose headers can't be read."""
+
+
+class Inbox:
+    """Deliveries of one subscription between RabbitMQ and the application."""
+
+    def __init__(self, deadline_s: float, manual: bool, prefetch: int, streams_max: int) -> None:
+        self.deadline_s = deadline_s
+        self.manual = manual
+        self.prefetch = prefetch
+        self.ack_batch = max(1, prefetch // ACK_SHARE)
+        self.buffer: deque[Message] = deque()
+        self.received = 0
+        self.late = 0
+        self.latencies = Histogram()
+        self.on_settled: Callable[[], None] = _nothing
+        """Called when the application settled a message in manual mode; the client sends it on to the engine.
+        """
+        self._deadline_us = round(deadline_s * 1e6)
+        self._deduplicator = Deduplicator(streams_max)
+        self._unsettled: dict[str, Message] = {}
+        self._settled: deque[Message] = deque()
+        self.judge = self._deduplicator.judge
+        """Says whether a delivery is new. For drivers that hand each message over at once and keep none."""
+        self.expected = self._deduplicator.expected
+        """The sequence that follows what was delivered of a stream."""
+        self.plain = PlainLog()
+        """The plain messages that went into the buffer last."""
+        self.collected = 0
+        self.malformed = 0
+        """Messages delivered without their headers, which can't be read."""
+        self._malformed_logged_s = float("-inf")
+
+    def open_ledger(self) -> AckLedger:
+        """The ledger of a new channel; when that channel is gone its ledger is to be set to not alive."""
+        return AckLedger(self.ack_batch)
+
+    def receive(
+        self,
+        ledger: AckLedger,
+        tag: int,
+        topic: str,
+        body: bytes,
+        message_id: str | None,
+        headers: Mapping[str, Any] | None,
+        redelivered: bool,
+        now: float,
+        collected: bool = False,
+    ) -> bool:
+        """Take a delivery. Returns whether it went into the buffer.
+
+        `collected`: it was fetched from an edge that had been away, and may come after newer ones.
+        """
+        ledger.last = tag
+        verdict = self._deduplicator.judge(message_id, now)
+        if verdict is Verdict.DUPLICATE:
+            assert message_id is not None
+            original = self._unsettled.get(message_id)
+            if original is None:
+                ledger.settle(tag)
+            else:
+                original.ledgers.append((ledger, tag))
+            return False
+        if type(headers) is UnreadableHeaders:
+            self._note_malformed(topic, message_id, headers.reason, now)
+        identity = message_id
+        if verdict is Verdict.FOREIGN:
+            identity = None
+            # What is redelivered may have been entered already; what is collected came by another way.
+            if not redelivered and not collected:
+                self.plain.add(fingerprint(topic, body, message_id, headers), now)
+        message = Message(topic, body, identity, headers, redelivered, self.deadline_s, published_us(headers))
+        message.ledgers.append((ledger, tag))
+        if identity is not None:
+            self._unsettled[identity] = message
+        if self.manual:
+            message._settle = self.settle
+        if collected:
+            message.collected = True
+            self.collected += 1
+        self.buffer.append(message)
+        return True
+
+    def _note_malformed(self, topic: str, message_id: str | None, reason: str, now: float) -> None:
+        self.malformed += 1
+        if now - self._malformed_logged_s >= MALFORMED_LOG_S:
+            self._malformed_logged_s = now
+            logger.warning(
+                "can't read the headers of message %r on topic %r; it is delivered without attributes (%d so far): %s",
+                message_id,
+                topic,
+                self.malformed,
+                reason,
+            )
+
+    def hand_over(self, message: Message, now_s: float) -> Message:
+        """Complete a message at the moment the application gets it; `now_s` is seconds since 1970."""
+        message.received_at = now_s
+        self.received += 1
+        if message.published_us is not None:
+            age_us = int(now_s * 1e6) - message.published_us
+            self.latencies.add(age_us)
+            if age_us > self._deadline_us:
+                message.late = True
+                self.late += 1
+        return message
+
+    def settle(self, message: Message) -> None:
+        """The application is done with `message`, or got it in automatic mode."""
+        self._settled.append(message)
+        if self.manual:
+            self.on_settled()
+
+    @property
+    def settled_count(self) -> int:
+        """Settled messages that `acknowledgements` has not seen yet."""
+        return len(self._settled)
+
+    def acknowledgements(self, ledger: AckLedger, final: bool = False) -> list[tuple[int, bool]]:
+        """What to acknowledge now on the channel of `ledger`, as pairs of tag and "all up to it"."""
+        self.enter_settled()
+        return ledger.take(final)
+
+    def enter_settled(self) -> None:
+        """Enter what the application has settled into the ledgers of the channels it came by."""
+        settled = self._settled
+        for _ in range(len(settled)):
+            message = settled.popleft()
+            if message.id is not None:
+                self._unsettled.pop(message.id, None)
+            for origin, tag in message.ledgers:
+                if origin.alive:
+                    origin.settle(tag)
+
+    @property
+    def duplicates(self) -> int:
+        return self._deduplicator.duplicates
+
+    @property
+    def reordered(self) -> int:
+        return self._deduplicator.reordered
+
+    def missing(self, now: float) -> int:
+        """Messages that were skipped and have not come."""
+        return self._deduplicator.missing(now)
+
+    def statistics(self, now: float) -> Statistics:
+        """A snapshot. `now` is the clock that `receive` got."""
+        return Statistics(
+            received=self.received,
+            late=self.late,
+            duplicates=self.duplicates,
+            reordered=self.reordered,
+            missing=self.missing(now),
+            foreign=self._deduplicator.foreign,
+            collected=self.collected,
+            malformed=self.malformed,
+            latency_count=self.latencies.count,
+            latency_mean_s=self.latencies.mean_s(),
+            latency_max_s=self.latencies.max_us / 1e6,
+            latency_p50_s=self.latencies.quantile_s(0.50),
+            latency_p95_s=self.latencies.quantile_s(0.95),
+            latency_p99_s=self.latencies.quantile_s(0.99),
+        )
+
+
+def _nothing() -> None:
+    """Until a client is interested."""

@@ -1,0 +1,1 @@
+"""Connections of the SDK: asyncio by aio-pika, threads by pika."""

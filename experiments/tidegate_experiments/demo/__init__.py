@@ -1,0 +1,1 @@
+"""The demo's early-warning network in miniature: its story as data, and the clients that play it."""

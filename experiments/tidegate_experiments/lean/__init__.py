@@ -1,0 +1,1 @@
+"""Lean clients: AMQP with as little work per message as possible, around the SDK's own machines."""
