@@ -1,6 +1,7 @@
 """One subscriber that reads too slowly, one publisher that sends twenty times its rate: nobody else is to feel it.
 
-Both are named, by `tidegate status` and by `tidegate explain`, and what waits for the slow one is bounded.
+Both are named, by `tidegate status` and by `tidegate explain`, with the decision that found them; what waits for the
+slow one is bounded.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tidegate_brokers.settings.balancing import BalancingOptions
 from tidegate_cli.main import cli
 from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_embedded.topology import BrokerSpec, ClusterSpec, Topology
+from tidegate_protocol.decisions import Decision, Flood, FloodingPublisher, SlownessOutcome, SlowSubscriber
+from tidegate_protocol.operations import ExplainReply
 
 from .arena import Launch, api
 
@@ -78,6 +81,13 @@ async def told(*arguments: str) -> str:
     return result.output
 
 
+async def blamed(client: str, url: str) -> Decision:
+    """What `tidegate explain` blames a client for, as a record, because its sentences are free to change."""
+    reply = ExplainReply.model_validate_json(await told("explain", client, "--url", url, "--json"))
+    (culprit,) = [one for one in reply.culprits if one.client == reply.about]
+    return culprit.record
+
+
 async def waiting_for(cluster: EmbeddedCluster, subscriber: str) -> int:
     """How many messages are ready for a subscriber, wherever its queue is."""
     found = 0
@@ -117,8 +127,14 @@ async def test_a_slow_subscriber_and_a_flooding_publisher_harm_nobody_else(launc
             return "sleeper" in said and "crowd" in said
 
         await eventually(both_named, "status names both", NAMED_TIMEOUT_S)
-        assert "slow" in await told("explain", "sleeper", "--url", url)
-        assert "flood" in await told("explain", "crowd", "--url", url)
+        slow, flood = await blamed("sleeper", url), await blamed("crowd", url)
+        assert isinstance(slow, SlowSubscriber), slow
+        assert (slow.subscriber, slow.pattern, slow.outcome) == ("sleeper", "quake.alert", SlownessOutcome.SLOW)
+        assert isinstance(flood, FloodingPublisher), flood
+        assert (flood.reason, flood.limit_per_s, flood.topics) == (Flood.MESSAGES, LIMIT_PER_S, ("social.report",))
+        assert flood.value_per_s > LIMIT_PER_S
+        for client in ("sleeper", "crowd"):
+            assert client in await told("explain", client, "--url", url)
         for observation in range(1, OBSERVATIONS_MAX + 1):
             before = [one.statistics() for one in subscriptions]
             await asyncio.sleep(OBSERVED_S)
