@@ -176,6 +176,7 @@ class AsyncSubscriber:
             await engine.start()
         except BaseException:
             await engine.close(unsubscribe=False)
+            await runtime.close()
             raise
         self._runtime, self._engine = runtime, engine
 

@@ -177,17 +177,15 @@ async def _serve_commands(conditioner: Conditioner, reader: asyncio.StreamReader
 async def conditioning(config: ConditionerConfig) -> AsyncIterator[None]:
     """Serve one broker. The control socket appears last: a client that can connect to it finds everything open."""
     conditioner = Conditioner(config)
-    await conditioner.open()
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(config.control)
-    control = await asyncio.start_unix_server(
-        lambda reader, writer: _serve_commands(conditioner, reader, writer), config.control, limit=COMMAND_BYTES_MAX
-    )
-    try:
-        yield
-    finally:
-        control.close()
-        conditioner.close()
+    with contextlib.closing(conditioner):
+        await conditioner.open()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(config.control)
+        control = await asyncio.start_unix_server(
+            lambda reader, writer: _serve_commands(conditioner, reader, writer), config.control, limit=COMMAND_BYTES_MAX
+        )
+        with contextlib.closing(control):
+            yield
 
 
 async def run(configs: Sequence[ConditionerConfig]) -> None:

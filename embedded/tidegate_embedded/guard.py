@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -88,19 +89,23 @@ class Guard:
 
     async def __aenter__(self) -> Self:
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._guardian = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno()), str(os.getpid()), self._prefix,
-                pass_fds=[theirs.fileno()], start_new_session=True, cwd="/",
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
         try:
+            with theirs:
+                self._guardian = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno()), str(os.getpid()), self._prefix,
+                    pass_fds=[theirs.fileno()], start_new_session=True, cwd="/",
+                    stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL,
+                )  # fmt: skip
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()  # the guardian ends by itself
+            raise
+        try:
             first = await self._reader.readline()
             if not first:
                 raise GuardianLost("could not start (is the directory for temporary files writable?)")
         except BaseException:
-            ours.close()  # the guardian ends by itself
+            await self._end()
             raise
         self.directory = Path(json.loads(first)["directory"])
         self._listening = asyncio.create_task(self._listen())
@@ -109,8 +114,11 @@ class Guard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closing the socket is all it takes; should we be cancelled from here on, cleaning goes on without us.
         self._listening.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
+        # Closing the socket is all it takes; should we be cancelled from here on, cleaning goes on without us.
         self._writer.close()
         async with asyncio.timeout(END_TIMEOUT_S):
             await self._guardian.wait()

@@ -301,11 +301,17 @@ class Listener:
         if self._server is not None:
             return
         sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _bound_buffers(sock)  # accepted sockets inherit it, and it must be set before the window is agreed on
-        sock.bind((self._host, self._config.port))
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Side(self._accepted, self._lost), sock=sock, backlog=BACKLOG)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _bound_buffers(sock)  # accepted sockets inherit it, and it must be set before the window is agreed on
+            sock.bind((self._host, self._config.port))
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                lambda: Side(self._accepted, self._lost), sock=sock, backlog=BACKLOG
+            )
+        except BaseException:
+            sock.close()  # `restore` may be asked for again
+            raise
 
     def close(self) -> None:
         """Stop listening and end every connection."""

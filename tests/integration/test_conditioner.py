@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pytest
 
+from tests.support.connections import Connections, Streams, echo_server, port_of
 from tests.support.waiting import eventually
 from tidegate_brokers.errors import ConditionerRefused, EmbeddedError
 from tidegate_embedded.conditioner import ConditionerConfig
@@ -26,37 +27,25 @@ from tidegate_embedded.ports import LOOPBACK, Ports
 from tidegate_embedded.proxy import ListenerConfig
 
 ANSWER_TIMEOUT_S = 60.0
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The conditioner, its doors, and how many bytes reached the target."""
+    """The conditioner, its doors, and the connections through them."""
 
     client: ConditionerClient
     doors: dict[str, int]
+    connections: Connections
 
     async def connect(self, door: str = "client") -> Streams:
-        return await asyncio.open_connection(LOOPBACK, self.doors[door])
+        return await self.connections.open(LOOPBACK, self.doors[door])
 
     async def raw(self, line: bytes) -> dict[str, Any]:
         reader, writer = await asyncio.open_unix_connection(self.client.control)
-        writer.write(line + b"\n")
-        answer: dict[str, Any] = json.loads(await reader.readline())
-        writer.close()
+        with closing(writer):
+            writer.write(line + b"\n")
+            answer: dict[str, Any] = json.loads(await reader.readline())
         return answer
-
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
-    except ConnectionError:
-        pass  # the test ended the connection, which is what it is about
-    finally:
-        writer.close()
 
 
 @asynccontextmanager
@@ -64,14 +53,11 @@ async def conditioned(
     uplink: float | None = None, downlink: float | None = None, delay_s: float = 0.0
 ) -> AsyncIterator[Bench]:
     """A conditioner with the doors `client` and `to:other`, both before one echo server."""
-    server = await asyncio.start_server(echo, LOOPBACK, 0)
-    target = server.sockets[0].getsockname()[1]
-    ports = Ports()
-    try:
-        async with Guard() as guard:
+    with closing(Ports()) as ports:
+        async with echo_server(LOOPBACK) as server, Guard() as guard, Connections() as connections:
             doors = {"client": ports.free(), "to:other": ports.free()}
             listeners = tuple(
-                ListenerConfig(name, port, LOOPBACK, target, delay_s, outgoing=name != "client")
+                ListenerConfig(name, port, LOOPBACK, port_of(server), delay_s, outgoing=name != "client")
                 for name, port in doors.items()
             )
             control, file = guard.directory / "control.sock", guard.directory / "conditioner.json"
@@ -89,10 +75,7 @@ async def conditioned(
                 return True
 
             await eventually(answers, "the conditioner answers")
-            yield Bench(client, doors)
-    finally:
-        ports.close()
-        server.close()
+            yield Bench(client, doors, connections)
 
 
 async def read(streams: Streams, count: int) -> bytes:

@@ -19,8 +19,10 @@ import aio_pika
 import httpx
 import pytest
 
+from tests.support.children import child
 from tests.support.waiting import eventually
-from tidegate_brokers.errors import ChildDied, ClientPortTaken, RabbitNotInstalled, RabbitTooOld
+from tidegate_brokers.errors import ChildDied, ClientPortTaken, GuardianLost, RabbitNotInstalled, RabbitTooOld
+from tidegate_embedded import guardian
 from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_embedded.guard import Guard
 from tidegate_embedded.guardian import descendants
@@ -35,8 +37,8 @@ BOOT_S = 180.0
 # standard output where everything is (once when boot has begun, once when it is over), and waits, or fails.
 LAUNCHER = """
 import asyncio, json, sys
-from tidegate_brokers.embedded.cluster import EmbeddedCluster
-from tidegate_brokers.topology import Topology
+from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.topology import Topology
 
 async def main(compact, fails):
     def progress(step, done, total):
@@ -110,15 +112,8 @@ def words_in(logs: Path) -> str:
 
 @asynccontextmanager
 async def launcher(*arguments: str) -> AsyncIterator[Launch]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", LAUNCHER, *arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
+    async with child(sys.executable, "-c", LAUNCHER, *arguments) as process:
         yield Launch(process, Path(), [])
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_a_killed_launcher_leaves_nothing_behind() -> None:
@@ -170,15 +165,20 @@ async def test_an_exception_leaves_nothing_behind() -> None:
 
 
 async def test_a_killed_guardian_takes_its_processes_along() -> None:
-    guard = Guard()
-    await guard.__aenter__()
-    process = await guard.spawn("sleeper", ["sleep", "1000"], log=guard.directory / "log")
-    started = {process.pid: birth(process.pid)}
-    os.kill(guard.guardian_pid, signal.SIGKILL)
-    await process.wait()
-    await eventually(lambda: not alive(started), "the kernel ends it")
-    await guard.__aexit__(None, None, None)
+    async with Guard() as guard:
+        process = await guard.spawn("sleeper", ["sleep", "1000"], log=guard.directory / "log")
+        started = {process.pid: birth(process.pid)}
+        os.kill(guard.guardian_pid, signal.SIGKILL)
+        await process.wait()
+        await eventually(lambda: not alive(started), "the kernel ends it")
     shutil.rmtree(guard.directory)  # the one thing that nobody is left to remove
+
+
+async def test_a_guardian_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(guardian, "__file__", str(tmp_path / "none.py"))
+    with pytest.raises(GuardianLost, match="could not start"):
+        async with Guard():
+            pytest.fail("it can't have started")
 
 
 async def test_a_grandchild_in_a_session_of_its_own_is_found() -> None:

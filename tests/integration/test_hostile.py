@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 from tests.support.backends import Launch
+from tests.support.blocking import in_thread
 from tests.support.hostile import ACCEPTED, MALFORMED, NESTED, send
 from tests.support.telemetry import following
 from tests.support.waiting import eventually
@@ -37,9 +38,11 @@ class Seen:
 async def test_hostile_messages_reach_subscribers_and_stop_none(launch: Launch) -> None:
     async with launch(Topology.simple(clusters=1, edges=1), compact=True) as cluster:
         url = cluster.url("alpha")
-        blocking = Subscriber(url, name="blocking")
-        await asyncio.to_thread(blocking.open)
-        async with AsyncSubscriber(url, name="awaiting") as awaiting, AsyncPublisher(url) as bystander:
+        async with (
+            in_thread(Subscriber(url, name="blocking")) as blocking,
+            AsyncSubscriber(url, name="awaiting") as awaiting,
+            AsyncPublisher(url) as bystander,
+        ):
             one, other = Seen(), Seen()
             subscriptions = [
                 await awaiting.subscribe("quake.#", deadline=60, callback=one.take),
@@ -69,7 +72,6 @@ async def test_hostile_messages_reach_subscribers_and_stop_none(launch: Launch) 
                 statistics = subscription.statistics()
                 assert (statistics.reconnects, statistics.duplicates, statistics.missing) == (0, 0, 0)
                 assert statistics.malformed == len(taken) - len(ACCEPTED) + 1, "the crowded one can't be read"
-        await asyncio.to_thread(blocking.close)
 
 
 async def test_a_hostile_record_does_not_stop_a_reader_of_telemetry(launch: Launch) -> None:

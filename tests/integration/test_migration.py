@@ -96,8 +96,8 @@ async def readers(url: str) -> AsyncIterator[list[Reader]]:
 
     async def open_async(name: str, *patterns: str, manual: bool) -> None:
         client = AsyncSubscriber(url, name=name)
-        await client.open()
         closers.append(client.close)
+        await client.open()
         for pattern in patterns:
             reader = Reader(name, pattern, None)  # type: ignore[arg-type]
             if manual:
@@ -110,8 +110,8 @@ async def readers(url: str) -> AsyncIterator[list[Reader]]:
 
     def open_sync(name: str, pattern: str, manual: bool) -> None:
         client = Subscriber(url, name=name)
-        client.open()
         closers.append(partial(asyncio.to_thread, client.close))
+        client.open()
         reader = Reader(name, pattern, None)  # type: ignore[arg-type]
         if manual:
             subscription = client.subscribe(pattern, deadline=60, acknowledge="manual")

@@ -155,46 +155,44 @@ async def order_abroad(home: Head, abroad: Head, client: str, migration: str) ->
 async def test_a_subscription_moves_to_another_head_and_belongs_there(heads: tuple[Head, Head]) -> None:
     home, abroad = heads
     got: list[Message] = []
-    subscriber = AsyncSubscriber(home.address, name="mover")
-    await subscriber.open()
-    subscription = await subscriber.subscribe(PATTERN, deadline=60, callback=got.append)
-    await home.publish(0, 1, 2)
-    order = await order_abroad(home, abroad, "mover", "m1")
-    answer = await home.order("mover", order)
-    assert isinstance(answer, MigrationReport)
-    assert answer.stage is MigrationStage.ORDERED
-    await eventually(lambda: home.reports(MigrationStage.ATTACHED), "it is attached to both")
+    async with AsyncSubscriber(home.address, name="mover") as subscriber:
+        subscription = await subscriber.subscribe(PATTERN, deadline=60, callback=got.append)
+        await home.publish(0, 1, 2)
+        order = await order_abroad(home, abroad, "mover", "m1")
+        answer = await home.order("mover", order)
+        assert isinstance(answer, MigrationReport)
+        assert answer.stage is MigrationStage.ORDERED
+        await eventually(lambda: home.reports(MigrationStage.ATTACHED), "it is attached to both")
 
-    # The old queue goes on; what the new one brings waits.
-    await home.publish(3, 4)
-    await abroad.publish(2, 3, 4, 5)
-    await eventually(lambda: len(got) == 5, "what the old queue brought is delivered")
-    await eventually(lambda: subscription.statistics().held == 4, "the rest waits")
-    for head in heads:
-        await head.deliver.publish(aio_pika.Message(b""), marker_key("m1", "home"))
-    await eventually(lambda: home.reports(MigrationStage.MOVED), "it has moved")
-    await abroad.publish(6)
-    await eventually(lambda: len(got) == 7, "it is served from the new queue")
-    assert [int(message.body) for message in got] == list(range(7))
-    assert (subscription.edge, subscription.statistics().migrations) == ("abroad-edge", 1)
+        # The old queue goes on; what the new one brings waits.
+        await home.publish(3, 4)
+        await abroad.publish(2, 3, 4, 5)
+        await eventually(lambda: len(got) == 5, "what the old queue brought is delivered")
+        await eventually(lambda: subscription.statistics().held == 4, "the rest waits")
+        for head in heads:
+            await head.deliver.publish(aio_pika.Message(b""), marker_key("m1", "home"))
+        await eventually(lambda: home.reports(MigrationStage.MOVED), "it has moved")
+        await abroad.publish(6)
+        await eventually(lambda: len(got) == 7, "it is served from the new queue")
+        assert [int(message.body) for message in got] == list(range(7))
+        assert (subscription.edge, subscription.statistics().migrations) == ("abroad-edge", 1)
 
-    # It belongs to the other head now, and the one before finds nobody.
-    question = PlaceRequest(subscriber="mover", pattern=PATTERN)
+        # It belongs to the other head now, and the one before finds nobody.
+        question = PlaceRequest(subscriber="mover", pattern=PATTERN)
 
-    async def answers_abroad() -> bool:
-        return isinstance(await abroad.order("mover", question), PlaceReply)
+        async def answers_abroad() -> bool:
+            return isinstance(await abroad.order("mover", question), PlaceReply)
 
-    async def answers_nobody() -> bool:
-        return await home.order("mover", question) is None
+        async def answers_nobody() -> bool:
+            return await home.order("mover", question) is None
 
-    await eventually(answers_abroad, "it listens to the new head")
-    await eventually(answers_nobody, "it listens to the old one no more")
-    await subscription.unsubscribe()
-    await eventually(
-        lambda: any(isinstance(each, UnsubscribeRequest) for each in abroad.heard), "the new head hears it"
-    )
-    assert not any(isinstance(each, UnsubscribeRequest) for each in home.heard)
-    await subscriber.close()
+        await eventually(answers_abroad, "it listens to the new head")
+        await eventually(answers_nobody, "it listens to the old one no more")
+        await subscription.unsubscribe()
+        await eventually(
+            lambda: any(isinstance(each, UnsubscribeRequest) for each in abroad.heard), "the new head hears it"
+        )
+        assert not any(isinstance(each, UnsubscribeRequest) for each in home.heard)
 
 
 async def test_orders_are_heard_again_after_the_connection_was_cut(node: RabbitNode, heads: tuple[Head, Head]) -> None:

@@ -22,6 +22,7 @@ import pika
 import pytest
 import pytest_asyncio
 
+from tests.support.blocking import in_thread
 from tests.support.hom import Hom
 from tests.support.turns import turns_proxy
 from tests.support.waiting import eventually
@@ -103,14 +104,13 @@ async def depth(hom: Hom, queue: str) -> int:
 async def test_attributes_and_order_from_async_to_both(hom: Hom, url: str) -> None:
     async with AsyncPublisher(url) as publisher, AsyncSubscriber(url) as subscriber:
         subscription = await subscriber.subscribe("a2.#", deadline=60)
-        blocking = await asyncio.to_thread(Subscriber(url).__enter__)
-        other = await asyncio.to_thread(blocking.subscribe, "a2.#", 60)
-        for number in range(300):
-            await publisher.publish("a2.x", str(number).encode(), ATTRIBUTES)
-        await publisher.flush()
-        messages = await take(subscription, 300)
-        others = [await asyncio.to_thread(other.get, 30) for _ in range(300)]
-        await asyncio.to_thread(blocking.close)
+        async with in_thread(Subscriber(url)) as blocking:
+            other = await asyncio.to_thread(blocking.subscribe, "a2.#", 60)
+            for number in range(300):
+                await publisher.publish("a2.x", str(number).encode(), ATTRIBUTES)
+            await publisher.flush()
+            messages = await take(subscription, 300)
+            others = [await asyncio.to_thread(other.get, 30) for _ in range(300)]
     for found in (messages, others):
         assert [message.body for message in found if message] == [str(number).encode() for number in range(300)]
         assert all(message and message.attributes == ATTRIBUTES for message in found)
@@ -403,17 +403,18 @@ async def test_no_foreign_message_stops_a_subscription(hom: Hom, url: str) -> No
     """A time in microseconds is beyond what pamqp can read, and RabbitMQ would deliver the message for ever."""
 
     def foreign() -> None:
-        connection = pika.BlockingConnection(pika.URLParameters(url))
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for properties in (
-            pika.BasicProperties(timestamp=time.time_ns() // 1000),
-            pika.BasicProperties(timestamp=2**63, headers={"tidegate-published-us": True, "n": 1}),
-            pika.BasicProperties(headers={"none": None, "list": [{}], "table": {"a": {}}, "bytes": b"\xff", "n": 1}),
-            pika.BasicProperties(message_id="last"),
-        ):
-            channel.basic_publish(PUBLISH_EXCHANGE, "odd", b"", properties)
-        connection.close()
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for properties in (
+                pika.BasicProperties(timestamp=time.time_ns() // 1000),
+                pika.BasicProperties(timestamp=2**63, headers={"tidegate-published-us": True, "n": 1}),
+                pika.BasicProperties(
+                    headers={"none": None, "list": [{}], "table": {"a": {}}, "bytes": b"\xff", "n": 1}
+                ),
+                pika.BasicProperties(message_id="last"),
+            ):
+                channel.basic_publish(PUBLISH_EXCHANGE, "odd", b"", properties)
 
     async with AsyncSubscriber(url) as subscriber:
         subscription = await subscriber.subscribe("odd", deadline=1)

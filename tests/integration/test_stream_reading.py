@@ -73,11 +73,8 @@ def read(chosen: Settings, start: int, end: int, stream: str = PLENTY) -> dict[i
 
 
 def ends(chosen: Settings) -> dict[str, int]:
-    survey = Survey(chosen)
-    try:
+    with closing(Survey(chosen)) as survey:
         return {key.stream: end for key, end in survey.ends(survey.streams()).items()}
-    finally:
-        survey.close()
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 3_000), (1, 2), (1_234, 2_999), (2_999, 3_000), (5, 5)])
@@ -92,9 +89,8 @@ async def test_exactly_the_offsets_that_were_asked_for(url: str, start: int, end
 async def test_the_ends_of_streams_are_found(url: str) -> None:
     await asyncio.to_thread(declare, url, "empty", "one")
     await asyncio.to_thread(publish, url, "one", [b"x"])
-    survey = Survey(settings(url, f"{PLENTY},empty,one"))
-    keys = survey.streams()
-    try:
+    with closing(Survey(settings(url, f"{PLENTY},empty,one"))) as survey:
+        keys = survey.streams()
         for _ in range(3):  # first without knowledge, then from what is known
             found = await asyncio.to_thread(survey.ends, keys)
             assert {key.stream: end for key, end in found.items()} == {PLENTY: PLENTY_COUNT, "empty": 0, "one": 1}
@@ -104,19 +100,14 @@ async def test_the_ends_of_streams_are_found(url: str) -> None:
         assert {key.stream: end for key, end in found.items()} == {PLENTY: PLENTY_COUNT, "empty": 1, "one": 501}
         beginnings = await asyncio.to_thread(survey.beginnings, keys, found)
         assert set(beginnings.values()) == {0}
-    finally:
-        survey.close()
 
 
 async def test_a_point_in_time(url: str) -> None:
     def resolve(moment: datetime) -> int:
-        survey = Survey(settings(url))
-        keys = survey.streams()
-        try:
+        with closing(Survey(settings(url))) as survey:
+            keys = survey.streams()
             points = parse_points("startingOffsets", moment.isoformat(), "earliest")
             return survey.resolve(points, keys, survey.ends(keys))[keys[0]]
-        finally:
-            survey.close()
 
     now = datetime.now(UTC)
     assert await asyncio.to_thread(resolve, now - timedelta(days=1)) == 0
@@ -129,11 +120,11 @@ async def test_holes_that_rabbitmq_made_are_not_losses(url: str, node: RabbitNod
 
     def make_holes() -> dict[int, bytes]:
         declare(url, "holes")
-        client = StreamClient(node.host, stream_port(management_url(node)), node.user, node.password)
-        for number in range(4):
-            publish(url, "holes", (b"%d-%d" % (number, n) for n in range(10)))
-            client.store_offset("holes", "somebody", number)
-        client.close()
+        port = stream_port(management_url(node))
+        with closing(StreamClient(node.host, port, node.user, node.password)) as client:
+            for number in range(4):
+                publish(url, "holes", (b"%d-%d" % (number, n) for n in range(10)))
+                client.store_offset("holes", "somebody", number)
         return contents(url, "holes")
 
     truth = await asyncio.to_thread(make_holes)
@@ -291,11 +282,14 @@ async def test_a_deleted_stream_ends_in_an_error(url: str) -> None:
 async def test_streams_are_listed_by_pattern(url: str, node: RabbitNode) -> None:
     await asyncio.to_thread(declare, url, "listed.a", "listed.b", "not.listed.a")
     options = {"url": f"b={url}", "managementUrl": management_url(node)}
-    survey = Survey(parse_options({**options, "streamsPattern": r"listed\..*"}))
-    assert [key.stream for key in await asyncio.to_thread(survey.streams)] == ["listed.a", "listed.b"]
+    with closing(Survey(parse_options({**options, "streamsPattern": r"listed\..*"}))) as survey:
+        assert [key.stream for key in await asyncio.to_thread(survey.streams)] == ["listed.a", "listed.b"]
     wrong = {"managementUrl": management_url(node).replace("://tidegate:", "://tidegate:not")}
-    with pytest.raises(AccessRefused, match="management API answers 401"):
-        await asyncio.to_thread(Survey(parse_options({**options, **wrong, "streamsPattern": "x"})).streams)
+    with (
+        closing(Survey(parse_options({**options, **wrong, "streamsPattern": "x"}))) as survey,
+        pytest.raises(AccessRefused, match="management API answers 401"),
+    ):
+        await asyncio.to_thread(survey.streams)
 
 
 async def test_over_tls(url: str, node: RabbitNode, tmp_path: Path) -> None:

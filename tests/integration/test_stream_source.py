@@ -253,11 +253,19 @@ async def test_an_empty_stream_is_an_empty_table(spark: SparkSession, url: str) 
     assert await off_loop(frame.count) == 0
 
 
+@contextmanager
+def following(**options: str) -> Iterator[FollowingReader]:
+    """The reader on the driver without Spark, which would stop it however its query ends."""
+    reader = FollowingReader(parse_options(options))
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
 async def test_a_stream_that_was_made_anew(url: str) -> None:
     """Without Spark: only the reader on the driver has to notice."""
-
-    def use(**options: str) -> FollowingReader:
-        return FollowingReader(parse_options({"url": f"b={url}", "streams": "anew", "readTimeoutS": "1", **options}))
+    given = {"url": f"b={url}", "streams": "anew", "readTimeoutS": "1"}
 
     def positions(offset: dict[str, Any]) -> dict[str, int]:
         found: dict[str, int] = offset["brokers"]["b"]["anew"]
@@ -266,45 +274,42 @@ async def test_a_stream_that_was_made_anew(url: str) -> None:
     def read_then_make_anew() -> dict[str, Any]:
         declare(url, "anew")
         publish(url, "anew", bodies(30))
-        reader = use(startingOffsets="latest")
-        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        with following(**given, startingOffsets="latest") as reader:
+            start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         assert positions(start) == {"first": 30, "next": 30}
-        reader.stop()
         delete(url, "anew")
         declare(url, "anew")
         publish(url, "anew", bodies(20))
         return start
 
     start = await off_loop(read_then_make_anew)
-    with pytest.raises(DataLoss, match="'anew': it ends at 20, though it was read up to 30"):
-        await off_loop(lambda: use().latestOffset(start, ReadAllAvailable()))
-    reader = use(onDataLoss="skip")
-    end = await off_loop(lambda: reader.latestOffset(start, ReadMaxRows(15)))
-    assert positions(end) == {"first": 0, "next": 15}
-    assert [(part.part.start, part.part.end) for part in reader.partitions(start, end)] == [(0, 15)]  # type: ignore[attr-defined]
-    after = await off_loop(lambda: reader.latestOffset(end, ReadMaxRows(15)))
-    assert positions(after) == {"first": 0, "next": 20}
-    assert await off_loop(lambda: reader.latestOffset(after, ReadMaxRows(15))) == after
-    reader.stop()
+    with (
+        following(**given) as reader,
+        pytest.raises(DataLoss, match="'anew': it ends at 20, though it was read up to 30"),
+    ):
+        await off_loop(lambda: reader.latestOffset(start, ReadAllAvailable()))
+    with following(**given, onDataLoss="skip") as skipping:
+        end = await off_loop(lambda: skipping.latestOffset(start, ReadMaxRows(15)))
+        assert positions(end) == {"first": 0, "next": 15}
+        assert [(part.part.start, part.part.end) for part in skipping.partitions(start, end)] == [(0, 15)]  # type: ignore[attr-defined]
+        after = await off_loop(lambda: skipping.latestOffset(end, ReadMaxRows(15)))
+        assert positions(after) == {"first": 0, "next": 20}
+        assert await off_loop(lambda: skipping.latestOffset(after, ReadMaxRows(15))) == after
 
 
 async def test_a_deleted_stream_of_a_pattern_is_a_loss(url: str, node: RabbitNode) -> None:
-    def use(**options: str) -> FollowingReader:
-        given = {"url": f"b={url}", "streamsPattern": r"leave\..*", "managementUrl": management_url(node), **options}
-        return FollowingReader(parse_options(given))
+    given = {"url": f"b={url}", "streamsPattern": r"leave\..*", "managementUrl": management_url(node)}
 
     def read_then_delete() -> dict[str, Any]:
         declare(url, "leave.a", "leave.b")
         publish(url, "leave.b", bodies(3))
-        reader = use()
-        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-        reader.stop()
+        with following(**given) as reader:
+            start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         delete(url, "leave.a")
         return start
 
     start = await off_loop(read_then_delete)
-    with pytest.raises(DataLoss, match=r"'leave\.a': it is no longer there"):
-        await off_loop(lambda: use().latestOffset(start, ReadAllAvailable()))
-    reader = use(onDataLoss="skip")
-    assert await off_loop(lambda: reader.latestOffset(start, ReadAllAvailable())) == start
-    reader.stop()
+    with following(**given) as reader, pytest.raises(DataLoss, match=r"'leave\.a': it is no longer there"):
+        await off_loop(lambda: reader.latestOffset(start, ReadAllAvailable()))
+    with following(**given, onDataLoss="skip") as skipping:
+        assert await off_loop(lambda: skipping.latestOffset(start, ReadAllAvailable())) == start

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.support.backends import Launch
+from tests.support.blocking import in_thread
 from tests.support.telemetry import Seen, following
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message, Subscriber, Subscription
@@ -69,16 +70,6 @@ class Feed:
 
 def ignore(message: Message) -> None:
     """An application that is done with it."""
-
-
-@asynccontextmanager
-async def in_thread(subscriber: Subscriber) -> AsyncIterator[Subscriber]:
-    """The client without asyncio, opened and closed aside."""
-    await asyncio.to_thread(subscriber.open)
-    try:
-        yield subscriber
-    finally:
-        await asyncio.to_thread(subscriber.close)
 
 
 @asynccontextmanager

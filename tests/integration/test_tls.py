@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -77,16 +78,23 @@ def make_authority(directory: Path, *entries: str) -> None:
     subprocess.run([ROOT / "deploy" / "make-test-authority.sh", directory, *entries], check=True)
 
 
+@pytest.fixture(scope="module")
+def ports() -> Iterator[dict[str, int]]:
+    """Where RabbitMQ speaks TLS."""
+    with closing(Ports()) as reserved:
+        yield {part: reserved.free() for part in ("amqps", "https", "prometheus")}
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def secured(backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secured]:
+async def secured(
+    backend: str, ports: dict[str, int], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Secured]:
     directory = tmp_path_factory.mktemp("tls")
     make_authority(directory / "tls", "rabbit=localhost")
     make_authority(directory / "wrong", "rabbit=localhost")
     certificates = directory / "tls"
     for file in ("cert.pem", "key.pem"):
         (certificates / file).write_text((certificates / "rabbit" / file).read_text())
-    reserved = Ports()
-    ports = {part: reserved.free() for part in ("amqps", "https", "prometheus")}
     files = {"cacertfile": "ca.pem", "certfile": "cert.pem", "keyfile": "key.pem"}
     options: dict[str, object] = {"listeners.ssl.1": f"127.0.0.1:{ports['amqps']}"}
     for part in ("ssl_options", "management.ssl", "prometheus.ssl"):
@@ -107,7 +115,6 @@ async def secured(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
             yield found
         finally:
             await terminate_all(processes)
-    reserved.close()
 
 
 async def test_a_whole_cluster_speaks_tls(secured: Secured) -> None:

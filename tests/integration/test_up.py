@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.children import child
 from tests.support.leftovers import listening, nothing_left, processes_of
 from tests.support.waiting import eventually
 from tidegate_cli.exit_codes import ExitCode
@@ -34,18 +35,9 @@ def directory() -> Iterator[Path]:
 
 @asynccontextmanager
 async def tidegate(directory: Path, *arguments: str, **variables: str) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tidegate_cli", *arguments),
-        env=os.environ | {"TMPDIR": str(directory)} | variables,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    try:
+    environment = os.environ | {"TMPDIR": str(directory)} | variables
+    async with child(sys.executable, "-m", "tidegate_cli", *arguments, env=environment) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
 
 
 async def ready(process: Process) -> dict[str, Any]:

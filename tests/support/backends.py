@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 
 from tests.support.containers import ContainerNode
@@ -32,14 +32,13 @@ async def one_node(
         async with rabbit_nodes(["rabbit"], options=options) as nodes:
             yield nodes["rabbit"]
         return
-    ports = Ports()
-    container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), directory, options, folder)
-    try:
-        await container.start()
-        yield container
-    finally:
-        await container.remove()
-        ports.close()
+    with closing(Ports()) as ports:
+        container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), directory, options, folder)
+        try:
+            await container.start()
+            yield container
+        finally:
+            await container.remove()
 
 
 def launcher(backend: str, pool: NodePool, directory: Path) -> Launch:

@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from tests.support.waiting import eventually
 from tidegate_embedded.ports import Ports
@@ -54,13 +54,19 @@ async def build() -> None:
 
 
 class Project:
-    """One launch of docker-compose.yml."""
+    """One launch of docker-compose.yml. Its ports are reserved until it is started or left; `down` is the caller's."""
 
     def __init__(self, **settings: str) -> None:
         self.name = f"tidegate-test-{secrets.token_hex(3)}"
         self._ports = Ports()
         ports = {variable: str(self._ports.free()) for variable in PORT_VARIABLES}
         self.settings = {"COMPOSE_PROJECT_NAME": self.name, "TIDEGATE_IMAGE": IMAGE, **ports, **settings}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ports.close()
 
     async def compose(self, *arguments: str, check: bool = True) -> tuple[int, str, str]:
         return await run("docker", "compose", *arguments, environ=self.settings, check=check)
@@ -119,9 +125,9 @@ class Project:
             assert f"watching over {self.name}" in (await process.stdout.readline()).decode()
             yield
         finally:
-            # The pipe's other end, too.
+            # All that have the pipe's other end, which is read to its end, or else ours would stay open.
             os.killpg(process.pid, signal.SIGTERM)
-            await process.wait()
+            await process.communicate()
 
     async def healthy(self, *services: str) -> None:
         """Wait until containers say so."""
@@ -135,7 +141,6 @@ class Project:
 
     async def down(self) -> None:
         """Remove it with everything it has kept."""
-        self._ports.close()
         await self.compose("--profile", "*", "down", "-v", "--timeout", "5")
 
     async def leftovers(self) -> list[str]:

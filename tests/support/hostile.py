@@ -73,13 +73,12 @@ def send(url: str, exchange: str, key: bytes, properties: bytes, body: bytes) ->
     """Publish; returns whether RabbitMQ took it."""
     publish = encode_publish(exchange, "?" * len(key)).replace(b"?" * len(key), key)
     try:
-        connection = pika.BlockingConnection(pika.URLParameters(url))
-        channel = connection.channel()
-        connection._impl._output_marshaled_frames(
-            [encode_publication(channel.channel_number, publish, properties, body, FRAME_BYTES_MAX)]
-        )
-        channel.basic_qos(prefetch_count=1)  # answered once RabbitMQ has read the publication
-        connection.close()
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            connection._impl._output_marshaled_frames(
+                [encode_publication(channel.channel_number, publish, properties, body, FRAME_BYTES_MAX)]
+            )
+            channel.basic_qos(prefetch_count=1)  # answered once RabbitMQ has read the publication
     except exceptions.AMQPError:
         return False
     return True

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,9 +175,8 @@ async def prometheus(targets: Iterable[Scraped], directory: Path) -> AsyncIterat
     home = directory / "prometheus"
     shutil.copytree(RULES, home / "rules")
     (home / "prometheus.yml").write_text(yaml.safe_dump(_configuration(targets)))
-    ports = Ports()
-    port = ports.free()
-    ports.close()
+    with closing(Ports()) as ports:
+        port = ports.free()
     options = [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
     if native is not None:
         command = [native, f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data", *options]
@@ -186,8 +185,8 @@ async def prometheus(targets: Iterable[Scraped], directory: Path) -> AsyncIterat
         user = ["--user", f"{os.getuid()}:{os.getgid()}", "--workdir", "/tmp"]
         mount = ["--network", "host", "--volume", f"{home}:/settings:ro"]
         command = ["docker", "run", "--rm", "--init", *user, *mount, IMAGE, *options]
-    log = (home / "log").open("wb")
-    process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+    with (home / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     made = Prometheus(f"http://127.0.0.1:{port}")
     try:
         await eventually(made.ready, f"Prometheus answers; see {home / 'log'}", 60)
@@ -196,7 +195,6 @@ async def prometheus(targets: Iterable[Scraped], directory: Path) -> AsyncIterat
         await made.close()
         process.terminate()
         await process.wait()
-        log.close()
 
 
 def _configuration(targets: Iterable[Scraped]) -> dict[str, Any]:

@@ -8,10 +8,9 @@ like what the client does.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 
 READ_BYTES = 65_536
 
@@ -29,7 +28,18 @@ class TurnsProxy:
         self.port = 0
 
     async def _serve(self, near: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
-        far, far_out = await asyncio.open_connection(*self._target)
+        with closing(near_out):
+            far, far_out = await asyncio.open_connection(*self._target)
+            with closing(far_out):
+                await self._pass_on(near, near_out, far, far_out)
+
+    async def _pass_on(
+        self,
+        near: asyncio.StreamReader,
+        near_out: asyncio.StreamWriter,
+        far: asyncio.StreamReader,
+        far_out: asyncio.StreamWriter,
+    ) -> None:
         number = len(self.turns)
         self.turns.append(0)
         client_spoke = False
@@ -53,11 +63,7 @@ class TurnsProxy:
                 near_out.write(self.alter(data))
             near_out.close()
 
-        try:
-            await asyncio.gather(forward(), backward(), return_exceptions=True)
-        finally:
-            near_out.close()
-            far_out.close()
+        await asyncio.gather(forward(), backward(), return_exceptions=True)
 
     def accept(self, near: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
         """Serve one connection, in a task of its own."""
@@ -68,7 +74,7 @@ class TurnsProxy:
     async def end(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):
                 await task
 
 

@@ -27,10 +27,12 @@ BEHIND_MAX_S = 1.0
 
 def feed(url: str, directory: Path, argument: str, stop: Event) -> None:
     name, topic, rate, _, contents = argument.split(":")
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    with (directory / name).open("a", buffering=1) as book:
+    with (
+        pika.BlockingConnection(pika.URLParameters(url)) as connection,
+        (directory / name).open("a", buffering=1) as book,
+    ):
+        channel = connection.channel()
+        channel.confirm_delivery()
         sequence, due_s = 0, time.monotonic()
         while not stop.wait(max(due_s - time.monotonic(), 0.0)):
             if int(contents):
@@ -41,7 +43,6 @@ def feed(url: str, directory: Path, argument: str, stop: Event) -> None:
             book.write(f"{identity}\n")
             sequence += 1
             due_s = max(due_s + 1 / float(rate), time.monotonic() - BEHIND_MAX_S)
-    connection.close()
 
 
 def main(url: str, directory: Path, arguments: list[str]) -> None:

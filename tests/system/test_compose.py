@@ -52,41 +52,43 @@ def docker() -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def project(docker: None) -> AsyncIterator[Project]:
     await build()
-    project = Project(
+    with Project(
         TIDEGATE_LOAD_STEADY_S="6", TIDEGATE_LOAD_BURST_S="18",
         TIDEGATE_EDGE_UPLINK_BYTES_PER_S=WIDE_BYTES_PER_S, TIDEGATE_HEAD_UPLINK_BYTES_PER_S=WIDE_BYTES_PER_S,
         TIDEGATE_HEAD_DOWNLINK_BYTES_PER_S=WIDE_BYTES_PER_S,
-    )  # fmt: skip
-    try:
-        await project.up(*SERVICES)
-        yield project
-    finally:
-        await project.down()
+    ) as project:  # fmt: skip
+        try:
+            await project.up(*SERVICES)
+            yield project
+        finally:
+            await project.down()
 
 
 async def test_a_setting_that_is_missing_is_named_before_anything_is_started() -> None:
-    code, _, error = await Project(TIDEGATE_HEAD_PORT="").compose("config", "-q", check=False)
+    with Project(TIDEGATE_HEAD_PORT="") as wrong:
+        code, _, error = await wrong.compose("config", "-q", check=False)
     assert code != 0
     assert "TIDEGATE_HEAD_PORT" in error
 
 
 async def test_a_setting_that_is_wrong_is_named_and_nothing_is_started() -> None:
     await build()
-    wrong = Project(TIDEGATE_EDGE_DOWNLINK_BYTES_PER_S="ten")
-    try:
-        code, _, _ = await wrong.compose("up", "-d", "--wait", *SERVICES, check=False)
-        assert code != 0
-        assert "variable TIDEGATE_EDGE_DOWNLINK_BYTES_PER_S" in await wrong.logs("setup")
-        _, running, _ = await wrong.compose("ps", "-q", "--status", "running")
-        assert not running
-    finally:
-        await wrong.down()
-    assert not await wrong.leftovers()
+    with Project(TIDEGATE_EDGE_DOWNLINK_BYTES_PER_S="ten") as wrong:
+        try:
+            code, _, _ = await wrong.compose("up", "-d", "--wait", *SERVICES, check=False)
+            assert code != 0
+            assert "variable TIDEGATE_EDGE_DOWNLINK_BYTES_PER_S" in await wrong.logs("setup")
+            _, running, _ = await wrong.compose("ps", "-q", "--status", "running")
+            assert not running
+        finally:
+            await wrong.down()
+        assert not await wrong.leftovers()
 
 
 async def test_the_file_is_clean_for_every_profile() -> None:
     for profile in ("", "load", "analytics", "multi", "*"):
-        _, _, warnings = await Project().compose("--profile", profile, "config", "-q")
+        with Project() as project:
+            _, _, warnings = await project.compose("--profile", profile, "config", "-q")
         assert not warnings
 
 

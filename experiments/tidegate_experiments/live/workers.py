@@ -146,6 +146,8 @@ class WorkerProcess:
                 self._process.kill()
             await self._process.wait()
         if self._listening is not None:
+            # What it said last is read: pipes that are not read to their ends stay open.
+            await asyncio.wait({self._listening}, timeout=END_TIMEOUT_S)
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
         if self._ready.done() and not self._ready.cancelled():

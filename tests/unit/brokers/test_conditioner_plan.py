@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +60,9 @@ NAMES = ["a-head", "a-edge-0", "a-edge-1", "b-head", "c-head"]
 
 @pytest.fixture
 def plan() -> Iterator[Plan]:
-    ports = Ports()
     nodes = {name: Node(name, 100 + index) for index, name in enumerate(NAMES)}
-    yield Plan(TOPOLOGY, dict(nodes), needs_conditioner(TOPOLOGY, compact=False), ports)
-    ports.close()
+    with closing(Ports()) as ports:
+        yield Plan(TOPOLOGY, dict(nodes), needs_conditioner(TOPOLOGY, compact=False), ports)
 
 
 def test_only_shaped_brokers_and_delayed_heads_are_conditioned(plan: Plan) -> None:
@@ -152,11 +152,11 @@ def test_only_addresses_for_clients_lack_the_password(plan: Plan) -> None:
 
 def test_a_head_far_from_its_clients_only_has_plain_links() -> None:
     text = '[[cluster]]\nname = "a"\n[cluster.head]\nclient_delay_s = 0.2\n[[cluster.edge]]\nlink_delay_s = 0.1'
-    topology, ports = Topology.parse(text), Ports()
+    topology = Topology.parse(text)
     nodes = {name: Node(name, 100 + index) for index, name in enumerate(("a-head", "a-edge-0"))}
     conditioned, clients_only = needs_conditioner(topology, compact=False), conditioned_for_clients_only(topology)
-    plan = Plan(topology, dict(nodes), conditioned, ports, clients_only=clients_only)
-    ports.close()
+    with closing(Ports()) as ports:
+        plan = Plan(topology, dict(nodes), conditioned, ports, clients_only=clients_only)
     assert conditioned == {"a-head", "a-edge-0"}
     assert clients_only == {"a-head"}
     head, edge = plan.members["a-head"], plan.members["a-edge-0"]

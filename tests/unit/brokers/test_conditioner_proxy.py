@@ -10,11 +10,12 @@ import random
 import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.connections import Connections, Streams, echo_server, port_of
 from tests.support.waiting import eventually
 from tidegate_brokers.errors import ConditionerRefused, EmbeddedError
 from tidegate_embedded.conditioner import Conditioner, ConditionerConfig
@@ -24,66 +25,46 @@ from tidegate_embedded.ports import Ports
 from tidegate_embedded.proxy import ListenerConfig
 
 LOOPBACK = "127.0.0.1"
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass  # the test cut it
-    finally:
-        writer.close()
-
-
-@dataclass
+@dataclass(frozen=True)
 class Bench:
     client: ConditionerClient
     port: int
     outgoing_port: int
     server: asyncio.Server
-    opened: list[asyncio.StreamWriter] = field(default_factory=list)
+    connections: Connections
 
     async def connect(self, port: int | None = None) -> Streams:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port or self.port)
-        self.opened.append(writer)
-        return reader, writer
+        return await self.connections.open(LOOPBACK, port or self.port)
 
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     """A conditioner process as the cluster starts it, before an echo server."""
-    server = await asyncio.start_server(echo, LOOPBACK, 0)
-    target = server.sockets[0].getsockname()[1]
-    ports = Ports()
-    port, outgoing = ports.free(), ports.free()
-    async with Guard() as guard:
-        control, file = guard.directory / "c.sock", guard.directory / "c.json"
-        listeners = (
-            ListenerConfig("client", port, LOOPBACK, target),
-            ListenerConfig("to:x", outgoing, LOOPBACK, target, outgoing=True),
-        )
-        file.write_text(ConditionerConfig("edge", LOOPBACK, str(control), None, None, listeners).to_json())
-        argv = [sys.executable, "-m", "tidegate_embedded.conditioner", str(file)]
-        await guard.spawn("conditioner", argv, log=guard.directory / "log")
-        client = ConditionerClient("edge", control)
+    with contextlib.closing(Ports()) as ports:
+        port, outgoing = ports.free(), ports.free()
+        async with echo_server(LOOPBACK) as server, Guard() as guard, Connections() as connections:
+            target = port_of(server)
+            control, file = guard.directory / "c.sock", guard.directory / "c.json"
+            listeners = (
+                ListenerConfig("client", port, LOOPBACK, target),
+                ListenerConfig("to:x", outgoing, LOOPBACK, target, outgoing=True),
+            )
+            file.write_text(ConditionerConfig("edge", LOOPBACK, str(control), None, None, listeners).to_json())
+            argv = [sys.executable, "-m", "tidegate_embedded.conditioner", str(file)]
+            await guard.spawn("conditioner", argv, log=guard.directory / "log")
+            client = ConditionerClient("edge", control)
 
-        async def is_up() -> bool:
-            try:
-                await client.stats()
-            except EmbeddedError:
-                return False
-            return True
+            async def is_up() -> bool:
+                try:
+                    await client.stats()
+                except EmbeddedError:
+                    return False
+                return True
 
-        await eventually(is_up, "the conditioner answers")
-        bench = Bench(client, port, outgoing, server)
-        yield bench
-        for writer in bench.opened:
-            writer.close()
-    server.close()
-    ports.close()
+            await eventually(is_up, "the conditioner answers")
+            yield Bench(client, port, outgoing, server, connections)
 
 
 async def ask(streams: Streams, text: bytes) -> bytes:
@@ -224,6 +205,18 @@ async def test_a_command_that_makes_no_sense_is_refused(command: object) -> None
         await Conditioner(config).command(command)  # type: ignore[arg-type]
 
 
+async def test_a_door_that_something_else_listens_on_is_opened_when_it_is_free() -> None:
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, 0))
+        taken.listen()
+        door = ListenerConfig("client", taken.getsockname()[1], LOOPBACK, 1)
+        conditioner = Conditioner(ConditionerConfig("e", LOOPBACK, "", None, None, (door,)))
+        with pytest.raises(OSError, match="in use"):
+            await conditioner.open()
+    with contextlib.closing(conditioner):
+        assert await conditioner.command({"do": "restore"}) == {}
+
+
 async def test_a_refused_command_harms_nobody(bench: Bench) -> None:
     with pytest.raises(ConditionerRefused, match="delay_s must be 0 or more"):
         await bench.client.set_delay(-1)
@@ -236,12 +229,11 @@ async def test_a_conditioner_that_is_not_there_is_an_error(tmp_path: Path) -> No
 
 
 def test_a_reserved_port_is_given_to_nobody_else_but_its_server() -> None:
-    ports = Ports()
-    port = ports.free()
-    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-        stranger.bind((LOOPBACK, port))
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((LOOPBACK, port))
-        server.listen()
-    ports.close()
+    with contextlib.closing(Ports()) as ports:
+        port = ports.free()
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind((LOOPBACK, port))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((LOOPBACK, port))
+            server.listen()
