@@ -1,4 +1,6 @@
-"""What agents order beyond routes and queues, on a real RabbitMQ: limits for slow subscribers, closed connections."""
+"""What brokers do on a real RabbitMQ beyond routes and queues: limits for slow subscribers, closed connections, what a
+predecessor left.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,14 @@ from tidegate_brokers.rabbit.management import Management, management
 from tidegate_brokers.settings.urls import ServerUrl
 from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
 from tidegate_protocol.messages import Subscription
-from tidegate_protocol.names import DELIVER_EXCHANGE, ingress_exchange, link_queue, marker_key
+from tidegate_protocol.names import (
+    DELIVER_EXCHANGE,
+    OUTPUT_PREFIX,
+    ingress_exchange,
+    link_queue,
+    marker_key,
+    output_queue,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,6 +117,28 @@ async def test_what_waits_for_a_slow_subscriber_is_bounded_and_the_bound_lifted(
         await channel.queue_delete(QUEUE)
         await plane.list_outputs(channel, api)
         assert await api.policies(LIMIT_PREFIX) == [], "also if it has expired"
+
+
+async def test_a_queue_that_a_predecessor_declared_and_did_not_bind_is_deleted(node: RabbitNode) -> None:
+    async with connected(node, "unbound") as (channel, api):
+        predecessor = EdgePlane(MIB)
+        await predecessor.assert_all(channel, api)
+        await predecessor.perform(channel, api, DeclareOutput(SLOW))
+        empty, full, consumed = (output_queue("siren", number) for number in range(3))
+        for name in (empty, full, consumed):
+            await channel.queue_declare(name, durable=True)
+        await channel.basic_publish(b"waits", routing_key=full)
+        await channel.basic_consume(consumed, lambda _: asyncio.sleep(0))
+        await eventually(lambda: holds(channel, full), "the message has come")
+        successor = EdgePlane(MIB)
+        started = await successor.adopt(channel, api)
+        assert started.outputs == (SLOW,)
+        assert not channel.is_closed
+        assert await api.queue_names(OUTPUT_PREFIX) == {QUEUE, full, consumed}, "what may be of use stays"
+
+
+async def holds(channel: AbstractChannel, queue: str) -> bool:
+    return bool((await channel.queue_declare(queue, passive=True)).message_count)
 
 
 async def test_a_link_keeps_what_its_target_has_not_confirmed_and_sends_as_much_ahead_as_configured(

@@ -67,7 +67,8 @@ class EdgePlane:
     seal: Seal = field(default_factory=Seal)
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
-        """Take over what a predecessor left, and remove second bindings that a crash may have left.
+        """Take over what a predecessor left. What its crash may have left besides is removed: second bindings, and
+        queues that it declared and did not come to bind.
 
         A pattern that is refused today is unbound: its binding may slow down every publication. What waits in its
         queue stays there for its subscriber until the queue expires; an empty queue is deleted, so that RabbitMQ tells
@@ -84,6 +85,7 @@ class EdgePlane:
                 queue,
                 waiting,
             )
+        await _delete_unbound(channel, management)
         for queue, subscriptions in (await self._list(management)).items():
             self.outputs[queue] = subscriptions[0]
             for surplus in subscriptions[1:]:
@@ -232,6 +234,25 @@ async def _unservable(management: Management) -> list[tuple[str, str, Json]]:
         if is_output and DEADLINE_ARGUMENT in arguments and not is_pattern(pattern):
             found.append((queue, pattern, arguments))
     return found
+
+
+async def _delete_unbound(channel: AbstractChannel, management: Management) -> None:
+    """Delete output queues without a binding.
+
+    A subscription is written into the binding of its queue, so no broker knows of a queue without one: the edge would
+    tell its head that it is gone. A queue that holds messages, or that a client consumes, stays until it expires.
+    """
+    names = await management.queue_names(OUTPUT_PREFIX)
+    bound = {str(item["destination"]) for item in await management.bindings_from(DELIVER_EXCHANGE)}
+    for queue in sorted(names - bound):
+        # A channel of its own, because a refusal closes the channel.
+        scratch = await channel.connection.channel(publisher_confirms=False)
+        try:
+            await scratch.queue_delete(queue, if_unused=True, if_empty=True)
+            await scratch.close()
+            log.info("output queue %s was never bound; it is deleted", queue)
+        except ChannelPreconditionFailed as error:
+            log.info("output queue %s is not bound and stays until it expires: %s", queue, error)
 
 
 async def _exists(channel: AbstractChannel, queue: str) -> bool:

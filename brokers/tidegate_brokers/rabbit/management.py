@@ -187,6 +187,11 @@ class Management:
             if page >= answer.get("page_count", 0):
                 return
 
+    async def queue_names(self, prefix: str) -> set[str]:
+        """Names of queues that start with `prefix`. Without statistics RabbitMQ lists thousands at once."""
+        found = await self._get_list(f"queues/{self._vhost}?columns=name&disable_stats=true")
+        return {name for item in found if (name := str(item["name"])).startswith(prefix)}
+
     async def queue(self, name: str) -> Json | None:
         """Type and arguments of one queue, or None."""
         path = f"queues/{self._vhost}/{quote(name, safe='')}?columns=type,arguments"
