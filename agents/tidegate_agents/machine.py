@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidegate_protocol.balancing.loads import PieLocal
-from tidegate_protocol.decisions import Decision
+from tidegate_protocol.decisions import Decision, FloodingPublisher
 from tidegate_protocol.messages import ControlMessage, Subscription
 
 from .load.metrics import BrokerSample, PublisherSample, SubscriptionSample
@@ -354,7 +354,7 @@ class DisconnectPublisher:
     """Close the connection of a publisher that floods and does not listen."""
 
     publisher: str
-    reason: str
+    found: FloodingPublisher
 
 
 @dataclass(frozen=True, slots=True)

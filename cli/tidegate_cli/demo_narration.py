@@ -19,6 +19,7 @@ from tidegate_experiments.demo.story import AUDIENCES, EDGES, FEEDS
 from tidegate_experiments.demo.watching import Watch
 from tidegate_protocol.operations import BrokerState, OverviewReply, SessionState
 from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.operations import doing
 from tidegate_protocol.rendering.words import counted, listed, percent
 
 from .tables import NARROW, table
@@ -143,5 +144,5 @@ def edge_table(overview: OverviewReply) -> Table:
             continue
         uplink = broker.metrics.get(UPLINK)
         offered = Text(percent(uplink.value), style="red" if uplink.value > FULL else "") if uplink else Text("")
-        shown.add_row(name, broker.state.value, offered, broker.doing)
+        shown.add_row(name, broker.state.value, offered, doing(broker.doing))
     return shown

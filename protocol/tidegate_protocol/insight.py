@@ -12,10 +12,12 @@ The sender leaves out what does not fit into one message, the weakest pairs firs
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from .decisions import AnyDecision, UnknownDecision
 from .parts import Message, Name, Part, Pattern, Text, Topic
 
 PAIRS_MAX: Final = 2_000
@@ -77,6 +79,19 @@ class Insight(Message):
     capacities: Annotated[tuple[EdgeUplink, ...], Field(max_length=CAPACITIES_MAX)] = ()
 
 
+class UnusedReason(StrEnum):
+    NO_SUCH_EDGE = "no-such-edge"
+    CONFIGURED = "configured"
+    HORIZON_PASSED = "horizon-passed"
+
+
+class Unused(Part):
+    """A part of an insight that is not, or not now, of any use: the uplink of an edge, or the forecast of a topic."""
+
+    name: Text
+    reason: UnusedReason
+
+
 class InsightTaken(Message):
     """The insight is in force, or was so already, or has been withdrawn."""
 
@@ -91,8 +106,7 @@ class InsightTaken(Message):
     forecasts: int = 0
     capacities: int = 0
     """How many of each are kept."""
-    unused: Annotated[dict[str, str], Field(max_length=UNUSED_TOLD_MAX)] = Field(default_factory=dict)
-    """What is not, or not now, of any use, and why."""
+    unused: Annotated[tuple[Unused, ...], Field(max_length=UNUSED_TOLD_MAX)] = ()
 
 
 class InsightState(Part):
@@ -108,7 +122,7 @@ class InsightState(Part):
     """Placements that would have been others without it."""
     refused: int = 0
     """Insights that were refused since the head was started."""
-    last_refusal: Text = ""
+    last_refusal: AnyDecision = UnknownDecision()
 
 
 class PatternForecast(Part):

@@ -81,14 +81,48 @@ class Role(StrEnum):
     EDGE = "edge"
 
 
+class Activity(StrEnum):
+    """What a broker is doing, as far as that keeps it from beginning something else."""
+
+    SOURCE = "source"
+    TARGET = "target"
+    STABILIZING = "stabilizing"
+    WAITING = "waiting"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    PAUSED = "paused"
+    LEADING = "leading"
+    MOVING_PUBLISHERS = "moving-publishers"
+
+
+class SourcePhase(StrEnum):
+    """How far an edge is with a session that it asked for."""
+
+    REQUESTED = "requested"
+    PLANNED = "planned"
+    MOVING = "moving"
+
+
+class Doing(Part):
+    """What a broker is doing now."""
+
+    activity: Activity
+    sessions: tuple[Id, ...] = ()
+    """The sessions that it is about."""
+    phase: SourcePhase | None = None
+    """Of a source."""
+    left_s: float | None = None
+    """Of a broker that waits: for how long."""
+
+
 class BrokerState(Part):
     """One broker: its load against the thresholds, and what it is doing about it."""
 
     broker: Name
     role: Role
     state: LoadState
-    doing: Text = ""
-    """A session it is in, or that it stabilizes, drains, waits; empty if it only watches."""
+    doing: Doing | None = None
+    """None if it only watches."""
     samples: int = 0
     """0: nothing is known about its load yet."""
     metrics: dict[str, MetricReport] = Field(default_factory=dict)
@@ -245,6 +279,15 @@ class NothingDue(StrEnum):
     WORKED_OFF = "worked-off"
 
 
+class HeadPlan(StrEnum):
+    """What a head would do about its own load now."""
+
+    NOTHING = "nothing"
+    UNDER_WAY = "under-way"
+    NO_NEIGHBOUR = "no-neighbour"
+    ASK_NEIGHBOURS = "ask-neighbours"
+
+
 class Rehearsal(Part):
     """What an edge would do now."""
 
@@ -252,8 +295,8 @@ class Rehearsal(Part):
     state: LoadState
     due: bool = False
     """Whether there is a reason to move load away."""
-    blocked: Text = ""
-    """Why nothing would be started all the same: paused, in a session, waiting after a failure."""
+    blocked: Doing | None = None
+    """Why nothing would be started all the same."""
     cause: Cause | None = None
     """The reason, if there is one."""
     nothing: NothingDue | None = None
@@ -284,8 +327,9 @@ class PlanReply(Message):
     policy: Text
     paused: bool = False
     head_state: LoadState
-    head_text: Text = ""
-    """What the head would do about its own load."""
+    head_plan: HeadPlan = HeadPlan.NOTHING
+    neighbours: tuple[Name, ...] = ()
+    """The heads that it could ask to take publishers."""
     edges: tuple[Rehearsal, ...] = ()
     missing: tuple[Name, ...] = ()
 

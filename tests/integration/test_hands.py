@@ -36,6 +36,7 @@ from tidegate_brokers.plane.head import HeadPlane
 from tidegate_brokers.rabbit.management import Management, management
 from tidegate_brokers.settings.urls import ServerUrl
 from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url
+from tidegate_protocol.decisions import Flood, FloodingPublisher
 from tidegate_protocol.messages import Subscription
 from tidegate_protocol.names import (
     DELIVER_EXCHANGE,
@@ -182,13 +183,16 @@ async def test_a_link_keeps_what_its_target_has_not_confirmed_and_sends_as_much_
         await eventually(all_back, "what was not confirmed is in the link's queue", 60)
 
 
+FLOOD = FloodingPublisher("buoy~1", Flood.MESSAGES, True, 4000.0, 200.0, 200.0, 30.0, 3)
+
+
 async def test_a_publisher_is_disconnected_and_nobody_else(node: RabbitNode) -> None:
     async with connected(node, "flood") as (channel, api):
         plane = head_plane(node, "flood", [])
         names = ("tidegate publisher buoy~1 data", "tidegate publisher buoy~12 data", "tidegate subscriber buoy~1")
         url = amqp_url(node, "flood")
         clients = [await aio_pika.connect(url, client_properties={"connection_name": name}) for name in names]
-        order = DisconnectPublisher("buoy~1", "4000/s, at most 200/s")
+        order = DisconnectPublisher("buoy~1", FLOOD)
 
         async def listed() -> set[str]:
             async with httpx.AsyncClient(base_url=management_url(node), trust_env=False) as http:
@@ -204,7 +208,7 @@ async def test_a_publisher_is_disconnected_and_nobody_else(node: RabbitNode) -> 
         await eventually(all_listed, "RabbitMQ lists the connections")
         assert await plane.perform(channel, api, order) is None
         await eventually(others_left, "its connection is closed, the others are there")
-        unknown = DisconnectPublisher("ghost~1", "never there")
+        unknown = DisconnectPublisher("ghost~1", FLOOD)
         assert isinstance(await plane.perform(channel, api, unknown), ActionFailed)
         await asyncio.gather(*(client.close() for client in clients))
 

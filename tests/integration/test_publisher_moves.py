@@ -204,7 +204,7 @@ async def test_throttled_it_waits_and_drops_nothing(load: Load, heads: list[Fake
     await eventually(lambda: head.hellos, "it says hello")
     await load.more()
     rate = 40.0
-    throttle = ThrottleOrder(publisher=load.id, messages_per_s=rate, for_us=LONG_US, reason="it floods")
+    throttle = ThrottleOrder(publisher=load.id, messages_per_s=rate, for_us=LONG_US)
     while not load.statistics().throttled:
         await head.tell(load.id, throttle)
         await asyncio.sleep(0.1)
@@ -213,7 +213,7 @@ async def test_throttled_it_waits_and_drops_nothing(load: Load, heads: list[Fake
     # One may be on its way when the order comes, and a tenth of a second may be made up for.
     assert load.count - before <= rate * (time.monotonic() - since) + rate * 0.1 + 2
     assert load.statistics().delayed > 0
-    throttle = ThrottleOrder(publisher=load.id, messages_per_s=rate, for_us=1, reason="enough")
+    throttle = ThrottleOrder(publisher=load.id, messages_per_s=rate, for_us=1)
     await head.tell(load.id, throttle)
     await eventually(lambda: not load.statistics().throttled, "it is let go")
     await load.more()

@@ -7,6 +7,8 @@ from dataclasses import replace
 from tests.support.operators import BURST, ask
 from tidegate_protocol.decisions import MigrationEnded
 from tidegate_protocol.operations import (
+    Activity,
+    Doing,
     ExplainReply,
     ExplainRequest,
     OverviewReply,
@@ -39,7 +41,7 @@ def test_paused_it_moves_nobody_but_knows_whom_and_resumed_it_does_just_that() -
     assert paused.sessions == ()
     (due,) = [edge for edge in plan.edges if edge.due]
     assert due.edge == "b1"
-    assert due.blocked == "an operator has paused balancing"
+    assert due.blocked == Doing(activity=Activity.PAUSED)
 
     end, session = answers["end"], answers["session"]
     assert isinstance(end, OverviewReply) and isinstance(session, ExplainReply)  # noqa: PT018

@@ -81,7 +81,7 @@ class SessionsStub:
         self.candidates: dict[str, tuple[Candidate, ...]] = {}
 
     def busy(self, edge: str) -> Rejected | None:
-        return Rejected(edge, Rejection.IN_SESSION, detail=self.edges[edge]) if edge in self.edges else None
+        return Rejected(edge, Rejection.IN_SESSION, other=self.edges[edge]) if edge in self.edges else None
 
     def reserve(self, edge: str, session: str) -> None:
         assert edge not in self.edges

@@ -60,13 +60,6 @@ IMPURE_MODULES = frozenset({
 # fmt: on
 IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 
-RENDERING = ROOT / "protocol" / "tidegate_protocol" / "rendering"
-RENDERERS = frozenset({"sentence", "why", "said"})
-TEXT_READERS = frozenset({
-    "count", "endswith", "find", "index", "partition", "removeprefix", "removesuffix", "rpartition", "split",
-    "splitlines", "startswith",
-})  # fmt: skip
-
 LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 
 # Taking a name away breaks programs; adding one is a promise. Both are done here on purpose, or not at all.
@@ -156,37 +149,6 @@ def long_files(package: Path) -> list[str]:
     ]
 
 
-def is_rendering(node: ast.AST) -> bool:
-    """Whether an expression is what the renderer says of a decision: `why(…)`, `rendering.said(…).what`."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name in RENDERERS
-
-
-def readers_of_english(package: Path) -> list[str]:
-    """Where words of the renderer are searched, taken apart or compared with anything but other words of it."""
-    found = []
-    for path, _, tree in modules(package):
-        if RENDERING in path.parents:
-            continue
-        for node in ast.walk(tree):
-            match node:
-                case ast.Compare():
-                    sides = [is_rendering(side) for side in (node.left, *node.comparators)]
-                    reads = any(sides) and not all(sides)
-                case ast.Call(func=ast.Attribute(value=value, attr=method)):
-                    taken_apart = method in TEXT_READERS and is_rendering(value)
-                    reads = taken_apart or (getattr(value, "id", "") == "re" and any(map(is_rendering, node.args)))
-                case _:
-                    reads = False
-            if reads:
-                found.append(f"{path.name}:{node.lineno}: reads what a decision was rendered as; read its fields")  # type: ignore[attr-defined]
-    return found
-
-
 def missing_docstrings(package: Path) -> list[str]:
     return [f"{path.name}: no docstring" for path, _, tree in modules(package) if not ast.get_docstring(tree)]
 
@@ -239,11 +201,6 @@ def test_tests_are_short_too() -> None:
 @every_package
 def test_files_are_short(package: Path) -> None:
     assert long_files(package) == []
-
-
-@every_package
-def test_nobody_reads_the_words_of_the_renderer(package: Path) -> None:
-    assert readers_of_english(package) == []
 
 
 @every_package
@@ -309,10 +266,6 @@ def arrows_of_a_client(package: Path) -> list[str]:
         (long_functions, "def f():\n" + "    pass\n" * FUNCTION_LINES_MAX),
         (long_functions, "class C:\n    async def f(self):\n" + "        pass\n" * FUNCTION_LINES_MAX),
         (long_files, "x = 1\n" * FILE_LINES_MAX),
-        (readers_of_english, "def f(x):\n    return 'moved' in why(x)\n"),
-        (readers_of_english, "def f(x):\n    return rendering.said(x).what == 'is LOW'\n"),
-        (readers_of_english, "def f(x):\n    return sentence(x).split(' ')[0]\n"),
-        (readers_of_english, "def f(x):\n    return re.match('a', why(x))\n"),
         (leftovers, "# TODO: later\n"),
         (leftovers, "raise NotImplementedError\n"),
     ],

@@ -21,9 +21,9 @@ from tidegate_protocol.messages import (
     EdgeHello,
     EdgeWelcome,
     Refusal,
-    RefusalReason,
     Subscription,
 )
+from tidegate_protocol.rendering import refusals
 
 from ..config import EdgeConfig
 from ..kit.dispatch import Answer, Dispatch, Silence
@@ -135,7 +135,7 @@ class EdgeAgent:
         if not self._dispatch.lead(event, context.requests):
             self.ignored += 1
             if isinstance(event, MessageReceived):
-                context.refuse(event.reply_to, RefusalReason.INVALID, f"an edge takes no {event.message.kind}")
+                context.refuse(event.reply_to, refusals.misdirected(context.config.edge, event.message.kind))
         return context.take_actions()
 
     def _start(self, event: Started) -> None:

@@ -22,7 +22,9 @@ from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import (
     CULPRITS_TOLD_MAX,
     SUBSCRIPTIONS_TOLD_MAX,
+    Activity,
     Culprit,
+    Doing,
     InspectReply,
     InspectRequest,
     NothingDue,
@@ -97,11 +99,8 @@ class EdgeOperations:
         context.reply(reply_to, reply)
 
     @property
-    def _doing(self) -> str:
-        context = self._context
-        if context.draining:
-            return "being drained: takes nothing new"
-        return self._balancing.doing
+    def _doing(self) -> Doing | None:
+        return Doing(activity=Activity.DRAINING) if self._context.draining else self._balancing.doing
 
     def _wanted(self, message: InspectRequest) -> list[Dated]:
         chronicle = self._context.chronicle
@@ -179,15 +178,13 @@ class EdgeOperations:
         )
 
     @property
-    def _blocked(self) -> str:
+    def _blocked(self) -> Doing | None:
         """Why no session would be started now, whatever the load is."""
         if self._context.stopping:
-            return "its process is being stopped"
-        if self._context.draining:
-            return "it is being drained"
-        if self._context.paused:
-            return "an operator has paused balancing"
-        return self._balancing.doing
+            return Doing(activity=Activity.STOPPING)
+        if self._context.paused and not self._context.draining:
+            return Doing(activity=Activity.PAUSED)
+        return self._doing
 
     def _why_nothing(self, view: LoadView) -> NothingDue:
         if self._detector.samples == 0:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from tidegate_protocol.balancing.markers import MarkerBind
 from tidegate_protocol.balancing.markers import MarkerBound as MarkerBoundReply
-from tidegate_protocol.messages import ControlMessage, RefusalReason
+from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import output_queue
+from tidegate_protocol.rendering import refusals
 
 from ..config import REPLIES_JOINED_MAX
 from ..kit.dispatch import Dispatch
@@ -68,8 +69,8 @@ class EdgeMarkers:
         marker = self._markers.get(at)
         if marker is None:
             if len(self._markers) >= self._context.config.pending_max:
-                text = f"pending_max = {self._context.config.pending_max} markers are bound"
-                self._context.refuse([address for address, _ in waiting], RefusalReason.LIMIT, text)
+                full = refusals.limit("pending_max", self._context.config.pending_max)
+                self._context.refuse([address for address, _ in waiting], full)
                 return
             marker = self._markers[at] = _Marker(subscriber, number)
         marker.until_s = self._context.now + self._life_s
@@ -95,14 +96,14 @@ class EdgeMarkers:
         marker = self._markers.pop(at, None)
         if marker is not None:
             addresses = [address for address, _ in marker.waiting]
-            self._context.refuse(addresses, RefusalReason.FAILED, f"{at[1]} could not be bound to {at[0]}: {problem}")
+            self._context.refuse(addresses, refusals.not_bound(at[1], at[0], problem))
         self._count()
 
     def forget(self, queue: str) -> None:
         """The queue is gone, and its bindings with it."""
         for at in [at for at in self._markers if at[0] == queue]:
             addresses = [address for address, _ in self._markers.pop(at).waiting]
-            self._context.refuse(addresses, RefusalReason.UNKNOWN, f"{queue} is gone")
+            self._context.refuse(addresses, refusals.no_output(queue))
         self._count()
 
     def settle(self) -> None:
@@ -117,7 +118,7 @@ class EdgeMarkers:
         for at in over:
             marker = self._markers.pop(at)
             addresses = [address for address, _ in marker.waiting]
-            self._context.refuse(addresses, RefusalReason.FAILED, f"{at[1]} was not bound in time")
+            self._context.refuse(addresses, refusals.not_bound_in_time(at[1], at[0]))
             self._context.do(UnbindMarker(marker.subscriber, marker.number, at[1]))
         self._count()
 

@@ -24,12 +24,12 @@ from tidegate_protocol.messages import (
     OutputReady,
     OutputRemove,
     OutputRemoved,
-    RefusalReason,
     RegistryPage,
     RegistryRequest,
     Subscription,
 )
 from tidegate_protocol.names import output_queue
+from tidegate_protocol.rendering import refusals
 
 from ..head.registry import RegistryDigest, key_of, registry_digest
 from ..kit.dispatch import Dispatch
@@ -90,17 +90,13 @@ class EdgeOutputs:
         known = self._outputs.get(queue)
         new = known is None and queue not in self._declaring
         if known is not None and known.pattern != subscription.pattern and queue not in self._deleting:
-            self._context.refuse(reply_to, RefusalReason.CONFLICT, f"{queue} is bound to {known.pattern}")
+            self._context.refuse(reply_to, refusals.other_pattern(queue, known.pattern))
         elif new and (self._context.draining or self._context.stopping):
-            self._context.refuse(reply_to, RefusalReason.NOT_READY, "this edge takes no new subscriptions")
+            self._context.refuse(reply_to, refusals.takes_nothing_new(self._context.config.edge))
         elif new and len(self._outputs) + len(self._declaring) >= self._context.config.outputs_max:
-            self._context.refuse(
-                reply_to, RefusalReason.LIMIT, f"outputs_max = {self._context.config.outputs_max} queues are here"
-            )
+            self._context.refuse(reply_to, refusals.limit("outputs_max", self._context.config.outputs_max))
         elif new and len(self._declaring) >= self._context.config.pending_max:
-            self._context.refuse(
-                reply_to, RefusalReason.LIMIT, f"pending_max = {self._context.config.pending_max} are under way"
-            )
+            self._context.refuse(reply_to, refusals.limit("pending_max", self._context.config.pending_max))
         else:
             # Declared even if it is known: it may have expired since the last listing, and declaring is
             # idempotent.
@@ -136,10 +132,11 @@ class EdgeOutputs:
         self._context.reply(reply_to, page)
 
     def on_marker_bind(self, message: MarkerBind, reply_to: ReplyAddress | None) -> None:
-        if output_queue(message.subscriber, message.number) in self._outputs:
+        queue = output_queue(message.subscriber, message.number)
+        if queue in self._outputs:
             self._markers.on_bind(message, reply_to)
         else:
-            self._context.refuse(reply_to, RefusalReason.UNKNOWN, "there is no such output queue")
+            self._context.refuse(reply_to, refusals.no_output(queue))
 
     # What RabbitMQ says
 
@@ -188,12 +185,12 @@ class EdgeOutputs:
         if wanted == action.subscription:
             del self._declaring[queue]
             self._marker_wanted.pop(queue, None)
-            self._context.refuse(replies, RefusalReason.FAILED, f"{queue} could not be declared: {problem}")
+            self._context.refuse(replies, refusals.not_declared(queue, problem))
 
     def _deleting_failed(self, action: DeleteOutput, problem: str) -> None:
         queue = output_queue(*key_of(action.subscription))
         replies = self._deleting.pop(queue, [])
-        self._context.refuse(replies, RefusalReason.FAILED, f"{queue} could not be deleted: {problem}")
+        self._context.refuse(replies, refusals.not_deleted(queue, problem))
 
     def put(self, subscription: Subscription) -> None:
         """The output queue of this subscription is there."""

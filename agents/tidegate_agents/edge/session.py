@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
 from tidegate_protocol.balancing.sessions import (
@@ -40,6 +39,7 @@ from tidegate_protocol.balancing.sessions import (
     SessionPhase,
 )
 from tidegate_protocol.decisions import (
+    ENDS,
     Reach,
     SessionEnded,
     SessionFailed,
@@ -51,6 +51,7 @@ from tidegate_protocol.decisions import (
     SessionWidened,
 )
 from tidegate_protocol.messages import LoadState, Refusal
+from tidegate_protocol.operations import Activity, Doing, SourcePhase
 
 from ..kit.calls import Answer, Calls, Silence
 from ..kit.dispatch import Dispatch
@@ -73,14 +74,6 @@ REPLY_WAITS: Final = 2.0
 REMOTE_REPLY_WAITS: Final = 4.0
 """The same where other heads ask theirs."""
 FIRST_TRIGGERING_SAMPLE: Final = 2
-
-
-class SourcePhase(StrEnum):
-    """How far a session of our own is."""
-
-    REQUESTED = "requested"
-    PLANNED = "planned"
-    MOVING = "moving"
 
 
 @dataclass(slots=True)
@@ -158,16 +151,16 @@ class EdgeBalancing:
         return assessment.state
 
     @property
-    def doing(self) -> str:
-        """What an operator should know of it now; empty if it only watches."""
+    def doing(self) -> Doing | None:
+        """What an operator should know of it now; None if it only watches."""
         session, wait_s = self._session, self._not_before_s - self._context.now
         if session is not None:
-            return f"in session {session.id} as its source: {session.phase}"
+            return Doing(activity=Activity.SOURCE, sessions=(session.id,), phase=session.phase)
         if self._hosted:
-            return f"takes load in session {min(self._hosted)}"
-        if self._stabilizing:
-            return f"stabilizing after session {self._stabilizing.session}"
-        return f"waits {wait_s:.0f} s after a session that came to nothing" if wait_s > 0.0 else ""
+            return Doing(activity=Activity.TARGET, sessions=(min(self._hosted),))
+        if self._stabilizing.session is not None:
+            return Doing(activity=Activity.STABILIZING, sessions=(self._stabilizing.session,))
+        return Doing(activity=Activity.WAITING, left_s=wait_s) if wait_s > 0.0 else None
 
     def on_load_request(self, message: LoadRequest, reply_to: ReplyAddress | None) -> None:
         """The head asks on behalf of a session how loaded we are."""
@@ -354,7 +347,7 @@ class EdgeBalancing:
         else:
             # Out of OVERLOAD by itself: when it is in it again that is a new reason, and no time to wait.
             soon_s = self._config.period_s if selection.relieved else None
-            self._fail(SessionOutcome(selection.outcome), soon_s)
+            self._fail(ENDS[selection.outcome], soon_s)
 
     def _fail(
         self,

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from tidegate_protocol.decisions import ActionRefused, Decision
 from tidegate_protocol.messages import (
-    RefusalReason,
     StatusReply,
     StatusRequest,
     SubscribeRequest,
     UnsubscribeRequest,
 )
+from tidegate_protocol.rendering import refusals
 
 from ..config import HeadConfig
 from ..kit.dispatch import Dispatch
@@ -160,8 +160,7 @@ class HeadAgent:
         if not dispatch.lead(event, context.requests):
             self.ignored += 1
             if isinstance(event, MessageReceived):
-                kind = event.message.kind
-                context.refuse(event.reply_to, RefusalReason.INVALID, f"a head takes no {kind}", "kind")
+                context.refuse(event.reply_to, refusals.misdirected(context.config.head, event.message.kind))
         while found := context.take_found():
             for news in found:
                 dispatch.event(news)
@@ -212,8 +211,8 @@ class HeadAgent:
 
     def _refused_while_stopping(self, reply_to: ReplyAddress | None) -> bool:
         if self._context.stopping:
-            text = "this head is being stopped; ask again"
-            self._context.refuse(reply_to, RefusalReason.NOT_READY, text, retry_after_s=self._context.config.period_s)
+            refusal = refusals.stopping(self._context.config.head)
+            self._context.refuse(reply_to, refusal, self._context.config.period_s)
         return self._context.stopping
 
     def _unsubscribe(self, message: UnsubscribeRequest, reply_to: ReplyAddress | None) -> None:
@@ -226,18 +225,18 @@ class HeadAgent:
             for pattern in self._removals.patterns_of(message)
         ):
             # Its client is being given another place, whose number it does not know yet.
-            text, reason = "this subscription is just being made", RefusalReason.CONFLICT
+            refusal = refusals.being_made()
         elif unknown is not None and not context.registry.holders(key):
-            text, reason = f"{unknown} and has not told yet", RefusalReason.NOT_READY
+            refusal = refusals.rejected(unknown)
         elif self._acceptances.leaves_too_early(key):
-            text, reason = "its old head has not heard yet that it has moved here", RefusalReason.NOT_READY
+            refusal = refusals.moved_unheard()
         else:
             for pattern in self._removals.patterns_of(message):
                 self._migrations.unsubscribed(message.subscriber, pattern)
                 self._doubts.unsubscribed(message.subscriber, pattern)
             self._removals.unsubscribe(message, reply_to)
             return
-        context.refuse(reply_to, reason, text, retry_after_s=context.config.period_s)
+        context.refuse(reply_to, refusal, context.config.period_s)
 
     def _status(self, message: StatusRequest, reply_to: ReplyAddress | None) -> None:
         config = self._context.config

@@ -43,6 +43,11 @@ class HeadContext(Outbox):
         self.alarms: tuple[str, ...] = ()
         """Those of this broker's RabbitMQ that are raised."""
 
+    def close_wait(self, key: str) -> None:
+        """Nobody waits for these routes any more."""
+        self.waits.close(key)
+        self.cancel_timer(f"wait {key}")
+
     def validate(self) -> None:
         """Raise AssertionError if the parts of the state disagree."""
         super().validate()

@@ -31,11 +31,11 @@ from tidegate_protocol.messages import (
     EdgeHello,
     EdgeStatus,
     EdgeWelcome,
-    RefusalReason,
     RegistryPage,
     RegistryRequest,
     Subscription,
 )
+from tidegate_protocol.rendering import refusals
 
 from ..config import MISMATCHES_WHILE_BUSY_MAX, SILENT_PERIODS_MAX
 from ..kit.calls import Answer, Calls, Silence
@@ -115,18 +115,15 @@ class Edges:
     def _refused(self, message: EdgeHello, reply_to: ReplyAddress | None) -> bool:
         context, config = self._context, self._context.config
         if message.cluster != config.cluster:
-            text = f"{message.edge} belongs to cluster {message.cluster}, this head to {config.cluster}"
-            context.refuse(reply_to, RefusalReason.INVALID, text, "cluster")
-            return True
-        if message.edge == config.head or message.edge in context.routes.offers:
-            text = f"{message.edge} is the name of a head; give the edge another one"
-            context.refuse(reply_to, RefusalReason.CONFLICT, text, "edge")
-            return True
-        if message.edge not in context.registry.edges and len(context.registry.edges) >= config.edges_max:
-            text = f"there are edges_max = {config.edges_max} edges already"
-            context.refuse(reply_to, RefusalReason.LIMIT, text, "edge")
-            return True
-        return False
+            refusal = refusals.other_cluster(message.edge, message.cluster, config.cluster)
+        elif message.edge == config.head or message.edge in context.routes.offers:
+            refusal = refusals.name_of_a_head(message.edge)
+        elif message.edge not in context.registry.edges and len(context.registry.edges) >= config.edges_max:
+            refusal = refusals.limit("edges_max", config.edges_max, "edge")
+        else:
+            return False
+        context.refuse(reply_to, refusal)
+        return True
 
     def on_goodbye(self, message: EdgeGoodbye, reply_to: ReplyAddress | None) -> None:
         self.lost(message.edge, Presence.GOODBYE)

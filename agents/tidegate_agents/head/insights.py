@@ -26,12 +26,14 @@ from typing import Final
 from tidegate_protocol import decisions
 from tidegate_protocol.decisions import (
     Advice,
+    Decision,
     InsightEnd,
     InsightOver,
     InsightRefusal,
     InsightRefused,
     PlacementReason,
     Rejected,
+    UnknownDecision,
     UplinkHint,
 )
 from tidegate_protocol.insight import (
@@ -44,9 +46,10 @@ from tidegate_protocol.insight import (
     InsightTaken,
     PatternForecast,
     RateForecast,
+    Unused,
+    UnusedReason,
 )
-from tidegate_protocol.messages import RefusalReason
-from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering import refusals
 from tidegate_protocol.topics import matches
 
 from ..kit.dispatch import Dispatch
@@ -110,7 +113,7 @@ class Insights:
         self._told: dict[str, _Told] = {}
         self._placements = 0
         self._refused = 0
-        self._last_refusal = ""
+        self._last_refusal: Decision = UnknownDecision()
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(Insight, self.on_insight)
@@ -136,11 +139,10 @@ class Insights:
         before = self._in_force
         why_not = self._why_not(message, before)
         if why_not is not None:
-            reason, field, refused = why_not
             self._refused += 1
-            self._last_refusal = why(refused)
-            context.refuse(reply_to, reason, self._last_refusal, field)
-            context.decide(refused)
+            self._last_refusal = why_not
+            context.refuse(reply_to, refusals.insight(why_not))
+            context.decide(why_not)
             return
         repeated = before is not None and before.made_at_us == message.made_at_us and not message.withdraws
         if message.withdraws:
@@ -150,7 +152,7 @@ class Insights:
         self._tell_edges()
         context.reply(reply_to, self._answer(message, repeated))
 
-    def _why_not(self, message: Insight, before: Insight | None) -> tuple[RefusalReason, str, InsightRefused] | None:
+    def _why_not(self, message: Insight, before: Insight | None) -> InsightRefused | None:
         cluster = self._context.config.cluster
 
         def refused(reason: InsightRefusal, other: str = "", by_s: float | None = None) -> InsightRefused:
@@ -158,15 +160,15 @@ class Insights:
             return InsightRefused(cluster, reason, *counts, other, by_s)
 
         if message.cluster != cluster:
-            return RefusalReason.INVALID, "cluster", refused(InsightRefusal.OTHER_CLUSTER, message.cluster)
+            return refused(InsightRefusal.OTHER_CLUSTER, message.cluster)
         if message.withdraws:
             return None
         if message.age_us >= message.valid_for_us:
             since_s = (message.age_us - message.valid_for_us) / 1e6
-            return RefusalReason.INVALID, "valid_for_us", refused(InsightRefusal.EXPIRED, by_s=since_s)
+            return refused(InsightRefusal.EXPIRED, by_s=since_s)
         if before is not None and message.made_at_us < before.made_at_us:
             older_s = (before.made_at_us - message.made_at_us) / 1e6
-            return RefusalReason.CONFLICT, "made_at_us", refused(InsightRefusal.OLDER, by_s=older_s)
+            return refused(InsightRefusal.OLDER, by_s=older_s)
         return None
 
     def _take(self, message: Insight) -> None:
@@ -197,15 +199,14 @@ class Insights:
     def _answer(self, message: Insight, repeated: bool) -> InsightTaken:
         config, edges = self._context.config, self._context.registry.edges
         insight = self._in_force
-        unused: dict[str, str] = {}
+        unused: list[Unused] = []
         for name in sorted(self._uplinks):
             if name not in edges:
-                unused[f"uplink of {name}"] = "no such edge has been heard of"
+                unused.append(Unused(name=name, reason=UnusedReason.NO_SUCH_EDGE))
             elif edges[name].capacity.uplink_bytes_per_s is not None:
-                unused[f"uplink of {name}"] = "it is configured"
-        for topic in sorted(self._forecasts):
-            if self._forecasts[topic].horizon_us / 1e6 <= self._age_s():
-                unused[f"forecast of {topic}"] = "its horizon has passed"
+                unused.append(Unused(name=name, reason=UnusedReason.CONFIGURED))
+        over = [topic for topic, one in sorted(self._forecasts.items()) if one.horizon_us / 1e6 <= self._age_s()]
+        unused += [Unused(name=topic, reason=UnusedReason.HORIZON_PASSED) for topic in over]
         return InsightTaken(
             cluster=config.cluster,
             head=config.head,
@@ -215,7 +216,7 @@ class Insights:
             pairs=sum(map(len, self._partners.values())) // 2,
             forecasts=len(self._forecasts),
             capacities=len(self._uplinks),
-            unused=dict(list(unused.items())[:UNUSED_TOLD_MAX]),
+            unused=tuple(unused[:UNUSED_TOLD_MAX]),
         )
 
     def state(self) -> InsightState | None:

@@ -28,15 +28,18 @@ from tidegate_protocol.decisions import (
     Rejected,
     Removed,
 )
-from tidegate_protocol.messages import ControlMessage, LoadState, RefusalReason
+from tidegate_protocol.messages import ControlMessage, LoadState, Refusal
 from tidegate_protocol.operations import (
     CULPRITS_TOLD_MAX,
     SUBSCRIPTIONS_TOLD_MAX,
+    Activity,
     BrokerState,
     Culprit,
+    Doing,
     Explained,
     ExplainReply,
     ExplainRequest,
+    HeadPlan,
     InspectReply,
     InspectRequest,
     OverviewReply,
@@ -51,6 +54,7 @@ from tidegate_protocol.operations import (
     Told,
 )
 from tidegate_protocol.operations import Role as ToldRole
+from tidegate_protocol.rendering import refusals
 
 from ..kit.calls import Answer
 from ..kit.chronicle import Dated, bounded, told
@@ -86,6 +90,8 @@ LATEST_TOLD: Final = 60
 """Decisions told about a broker, a subscriber or a publisher, of each agent."""
 QUEUES_EXPLAINED: Final = 5
 NAMES_SUGGESTED_MAX: Final = 5
+SESSIONS_NAMED_MAX: Final = 3
+"""Sessions that a head leads, named in its state."""
 _ROUTINE: Final = (Placed, Removed, RegistryRead)
 """Decisions that say nothing about how a cluster is doing."""
 
@@ -157,8 +163,7 @@ class Operations:
         """Send each edge its message, and go on with `finish` when all have answered or time is up."""
         context = self._context
         if len(self._questions) >= QUESTIONS_MAX:
-            text = f"QUESTIONS_MAX = {QUESTIONS_MAX} questions of operators are under way"
-            context.refuse(reply_to, RefusalReason.LIMIT, text, retry_after_s=EDGE_WAIT_S)
+            context.refuse(reply_to, refusals.limit("QUESTIONS_MAX", QUESTIONS_MAX), EDGE_WAIT_S)
             return
         self._last += 1
         name = str(self._last)
@@ -212,7 +217,9 @@ class Operations:
         config, loads = self._context.config, self._loads
         sample = loads.sample
         running = [s.session for s in self._session_states() if s.ended_ago_us is None]
-        doing = "moves publishers" if loads.busy else f"leads {', '.join(running[:3])}" if running else ""
+        doing = Doing(activity=Activity.LEADING, sessions=tuple(running[:SESSIONS_NAMED_MAX])) if running else None
+        if loads.busy:
+            doing = Doing(activity=Activity.MOVING_PUBLISHERS)
         return BrokerState(
             broker=config.head,
             role=ToldRole.HEAD,
@@ -310,7 +317,7 @@ class Operations:
             later_us = round(question.on_way_s[name] * 1e6)
             decisions += [d.model_copy(update={"ago_us": d.ago_us + later_us}) for d in answer.decisions]
         if what is Explained.SESSION and not any(decision.session == about for decision in decisions):
-            context.refuse(reply_to, RefusalReason.UNKNOWN, self._unknown_text(about), "about")
+            context.refuse(reply_to, self._nothing_of_that_name(about))
             return
         decisions.sort(key=lambda decision: -decision.ago_us)
         kept, cut = bounded(decisions)
@@ -356,16 +363,11 @@ class Operations:
             case Explained.CLUSTER:
                 return (self._head_state(), *(answer.state for answer in answers.values()))
 
-    def _unknown_text(self, about: str) -> str:
+    def _nothing_of_that_name(self, about: str) -> Refusal:
         context = self._context
         sessions = [session.session for session in self._session_states()[:NAMES_SUGGESTED_MAX]]
         brokers = [context.config.head, *sorted(context.registry.edges)][:NAMES_SUGGESTED_MAX]
-        latest = f"the latest sessions are {', '.join(sessions)}" if sessions else "no session is remembered"
-        text = (
-            f"{about!r} is no session, broker, subscriber or publisher known here; {latest}; "
-            f"brokers are {', '.join(brokers)}"
-        )
-        return text[:1_000]
+        return refusals.nothing_of_that_name(about, sessions, brokers)
 
     # Planning
 
@@ -403,21 +405,19 @@ class Operations:
             policy=config.balancing.policy,
             paused=context.paused,
             head_state=self._loads.state,
-            head_text=self._head_text(),
+            head_plan=self._head_plan(),
+            neighbours=tuple(sorted(context.routes.offers)),
             edges=tuple(rehearsals),
             missing=tuple(question.missing),
         )
         context.reply(reply_to, reply)
 
-    def _head_text(self) -> str:
-        state, neighbours = self._loads.state, sorted(self._context.routes.offers)
-        if state is not LoadState.OVERLOAD:
-            return f"it is {state}: no publisher would be moved"
+    def _head_plan(self) -> HeadPlan:
+        if self._loads.state is not LoadState.OVERLOAD:
+            return HeadPlan.NOTHING
         if self._loads.busy:
-            return "it is OVERLOAD and moves publishers, or waits for such a move to show"
-        if not neighbours:
-            return "it is OVERLOAD, and has no neighbour that could take publishers"
-        return f"it is OVERLOAD: {', '.join(neighbours)} would be asked to take publishers"
+            return HeadPlan.UNDER_WAY
+        return HeadPlan.ASK_NEIGHBOURS if self._context.routes.offers else HeadPlan.NO_NEIGHBOUR
 
     # Pausing
 

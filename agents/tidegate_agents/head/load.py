@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 
 from tidegate_protocol.balancing.loads import MetricReport, PieGlobal, PieLocal
 from tidegate_protocol.balancing.publishers import HeadLoad, HeadLoadRequest, PublisherExpect
-from tidegate_protocol.messages import Capacity, LoadState, RefusalReason
+from tidegate_protocol.decisions import Rejected, Rejection
+from tidegate_protocol.messages import Capacity, LoadState
+from tidegate_protocol.rendering import refusals
 
 from ..config import SILENT_PERIODS_MAX
 from ..kit.dispatch import Dispatch
@@ -111,30 +113,25 @@ class HeadLoads:
         """A neighbour that is overloaded wants to send us a publisher."""
         self._arrivals.on_expect(message, reply_to, self._why_not_take())
 
-    def _why_not_take(self) -> str | None:
+    def _why_not_take(self) -> Rejected | None:
         """Why this head can't take publishers now; None if it can."""
         if self.state is not LoadState.LOW:
-            return f"{self._context.config.head} is {self.state}"
-        if self._moves.busy:
-            return f"{self._context.config.head} is in a session of its own"
-        return None
+            return Rejected(self._context.config.head, Rejection.STATE, state=self.state)
+        return Rejected(self._context.config.head, Rejection.BUSY) if self._moves.busy else None
 
     def on_load_request(self, message: HeadLoadRequest, reply_to: ReplyAddress | None) -> None:
         """A neighbour that is overloaded asks whether we could take publishers."""
         context, sample = self._context, self._sample
-        if sample is None or context.stopping:
-            context.refuse(reply_to, RefusalReason.NOT_READY, "the load of this head is not known")
-            return
-        if context.paused:
-            context.refuse(reply_to, RefusalReason.NOT_READY, "an operator has paused balancing here")
-            return
-        if not context.config.publisher_url:
-            text = "publisher_url is not configured: publishers could not be told where to connect"
-            context.refuse(reply_to, RefusalReason.NOT_READY, text)
-            return
-        load = load_of(sample, self.state, busy=self.busy)
         url = context.config.publisher_url
-        context.reply(reply_to, HeadLoad(session=message.session, load=load, publisher_url=url))
+        if sample is None or context.stopping:
+            context.refuse(reply_to, refusals.load_unknown(context.config.head))
+        elif context.paused:
+            context.refuse(reply_to, refusals.paused(context.config.cluster))
+        elif not url:
+            context.refuse(reply_to, refusals.not_configured("publisher_url"))
+        else:
+            load = load_of(sample, self.state, busy=self.busy)
+            context.reply(reply_to, HeadLoad(session=message.session, load=load, publisher_url=url))
 
     # The edges of this cluster
 

@@ -33,6 +33,7 @@ from tidegate_protocol.messages import (
     RoutesUnknownBase,
     RoutesUpdate,
 )
+from tidegate_protocol.rendering import refusals
 from tidegate_protocol.topics import is_pattern
 
 from ..config import HOP_WAIT_SHARE, SILENT_PERIODS_MAX
@@ -86,11 +87,11 @@ class _Neighbour:
     """It refused a set of this size. Every attempt after that is smaller, so they come to an end."""
 
 
-def stranger(context: HeadContext, head: str) -> tuple[RefusalReason, str] | None:
+def stranger(context: HeadContext, head: str) -> Refusal | None:
     """Why a message that only neighbours may send is refused; None if `head` is one."""
     if head in context.routes.offers:
         return None
-    return RefusalReason.UNKNOWN, f"{head} is not a neighbour of {context.config.head}"
+    return refusals.stranger(head, context.config.head)
 
 
 class Neighbours:
@@ -291,8 +292,7 @@ class Neighbours:
         context = self._context
         neighbour = self._neighbours.get(message.head)
         if neighbour is None:
-            text = f"{message.head} is not a neighbour of {context.config.head}; add it to the configuration"
-            context.refuse(reply_to, RefusalReason.UNKNOWN, text, "head")
+            context.refuse(reply_to, refusals.stranger(message.head, context.config.head))
             return
         self._hear(neighbour)
         have = neighbour.have
@@ -318,7 +318,7 @@ class Neighbours:
         told = (before | {pattern for pattern in message.add if is_pattern(pattern)}) - set(message.remove)
         limit = context.config.patterns_per_link_max
         if len(told) > limit:
-            context.refuse(reply_to, RefusalReason.LIMIT, f"more than patterns_per_link_max = {limit}", "add")
+            context.refuse(reply_to, refusals.limit("patterns_per_link_max", limit, "add"))
             return
         if message.base is None:
             # A neighbour that starts anew has forgotten what we told it: find out now rather than next
@@ -352,7 +352,7 @@ class Neighbours:
         neighbour = self._neighbours[name]
         accepting, neighbour.accepting = neighbour.accepting, None
         if accepting is not None:
-            self._context.cancel_timer(f"wait accept {name}")
+            self._context.close_wait(f"accept {name}")
             self._accept(neighbour, accepting.version, accepting.replies, awaiting)
 
     def _accept(self, neighbour: _Neighbour, version: int, replies: list[ReplyAddress], awaiting: set[str]) -> None:

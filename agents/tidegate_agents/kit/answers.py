@@ -23,5 +23,5 @@ def rejected_for(name: str, answer: Answer) -> Rejected:
 def why_not(name: str, answer: Answer) -> WhyNot:
     """Why a move can't go on: the broker `name` gave this answer, or none."""
     if isinstance(answer, Silence):
-        return WhyNot(MoveOutcome.PROCESS_ABSENT if answer is Silence.ABSENT else MoveOutcome.NO_ANSWER, name)
-    return WhyNot(MoveOutcome.REFUSED, name, detail_of(answer))
+        return WhyNot(MoveOutcome.PROCESS_ABSENT if answer is Silence.ABSENT else MoveOutcome.NO_ANSWER, (name,))
+    return WhyNot(MoveOutcome.REFUSED, (name,), detail_of(answer))

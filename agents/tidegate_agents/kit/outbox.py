@@ -7,17 +7,13 @@ used twice by one run; an answer that no part waits for any more is led nowhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from tidegate_protocol.decisions import Decision
-from tidegate_protocol.messages import ControlMessage, Refusal, RefusalReason
+from tidegate_protocol.messages import ControlMessage, Refusal
 
 from ..config import REPLIES_JOINED_MAX
 from ..machine import Action, CancelTimer, Record, Reply, ReplyAddress, Send, SendClient, SetTimer
 from .chronicle import Chronicle
-
-REFUSAL_TEXT_MAX: Final = 1_000
-"""Characters of a refusal's text; a message holds no more."""
 
 
 class Outbox:
@@ -79,13 +75,13 @@ class Outbox:
     def refuse(
         self,
         to: ReplyAddress | Iterable[ReplyAddress | None] | None,
-        reason: RefusalReason,
-        text: str,
-        field: str | None = None,
+        refusal: Refusal,
         retry_after_s: float | None = None,
     ) -> None:
-        message = text[:REFUSAL_TEXT_MAX]
-        self.reply(to, Refusal(reason=reason, message=message, field=field, retry_after_s=retry_after_s))
+        """Answer with a refusal, as made by `tidegate_protocol.rendering.refusals`; asking again may help after that
+        time.
+        """
+        self.reply(to, refusal.model_copy(update={"retry_after_s": retry_after_s}))
 
     def set_timer(self, name: str, after_s: float) -> None:
         self.do(SetTimer(name, max(after_s, 0.0)))

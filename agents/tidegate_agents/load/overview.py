@@ -34,7 +34,7 @@ from tidegate_protocol.decisions import (
 )
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.names import OUTPUT_PREFIX
-from tidegate_protocol.operations import NAMES_TOLD_MAX, SESSIONS_TOLD_MAX, BrokerState, QueueState, SessionState
+from tidegate_protocol.operations import NAMES_TOLD_MAX, SESSIONS_TOLD_MAX, BrokerState, Doing, QueueState, SessionState
 from tidegate_protocol.operations import Role as ToldRole
 
 from ..kit.chronicle import Chronicle, Dated
@@ -110,7 +110,7 @@ def edge_state(
     detector: Detector,
     limits: Mapping[tuple[Role, Metric], Limits],
     state: LoadState,
-    doing: str,
+    doing: Doing | None,
     queues_told: int,
     alarms: tuple[str, ...] = (),
 ) -> BrokerState:
@@ -123,7 +123,7 @@ def edge_state(
         broker=detector.edge,
         role=ToldRole.EDGE,
         state=state,
-        doing=doing[:1_000],
+        doing=doing,
         samples=detector.samples,
         metrics=metrics_of(detector.broker, limits) if sampled else {},
         unknown=unknown_metrics(detector.broker) if sampled else (),

@@ -201,7 +201,7 @@ def _clashing(candidates: list[EdgeView], partners: AbstractSet[str], choice: _C
     """Which edges were left out because they hold something correlated."""
     left_out = [view for view in candidates if view.name != choice.edge and view.name not in choice.rejected]
     held = {view.name: sorted(partners & view.patterns.keys()) for view in left_out}
-    return {name: Rejected(name, Rejection.CORRELATED, detail=found[0]) for name, found in held.items()}
+    return {name: Rejected(name, Rejection.CORRELATED, other=found[0]) for name, found in held.items()}
 
 
 def _score(

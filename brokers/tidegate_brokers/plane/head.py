@@ -45,6 +45,7 @@ from tidegate_protocol.names import (
     link_queue,
     marker_header,
 )
+from tidegate_protocol.rendering import why
 from tidegate_protocol.topics import is_pattern
 
 from ..errors import RabbitError, RabbitUnreachable
@@ -332,15 +333,16 @@ class HeadPlane:
 
 async def disconnect_publisher(management: Management, action: DisconnectPublisher) -> Event | None:
     """Close the connections of a publisher. It may come back; what it did is known to the agent, not here."""
+    reason = why(action.found)
     try:
-        closed = await management.close_connections(PUBLISHER_CONNECTION + action.publisher, action.reason)
+        closed = await management.close_connections(PUBLISHER_CONNECTION + action.publisher, reason)
     except RabbitUnreachable:
         raise
     except RabbitError as error:
         return ActionFailed(action, str(error))
     if not closed:
         return ActionFailed(action, f"no connection is named {PUBLISHER_CONNECTION}{action.publisher}")
-    log.warning("disconnected %s: %s", action.publisher, action.reason, extra={"connections": closed})
+    log.warning("disconnected %s: %s", action.publisher, reason, extra={"connections": closed})
     return None
 
 

@@ -18,6 +18,7 @@ from tidegate._engine.asking import Asking
 from tidegate_analytics.errors import InvalidOption
 from tidegate_protocol.insight import VALID_US_MAX, Insight, InsightTaken
 from tidegate_protocol.messages import StatusReply, StatusRequest
+from tidegate_protocol.rendering.operations import unused
 from tidegate_protocol.rendering.words import counted
 
 from ..asking import fields
@@ -168,7 +169,7 @@ def _show(outcome: PublishOutcome) -> None:
         already = "was in force already" if taken.repeated else "taken"
         text = f"{where}: {already}: {_counted(taken)}; valid for another {duration(taken.left_us)}"
         console.print(text, soft_wrap=True)
-        _show_all("not used now", taken.unused)
+        _show_all("not used now", dict(map(unused, taken.unused)))
     elif insight is not None:
         left = duration(insight.valid_for_us - insight.age_us)
         console.print(f"{where}: would be sent: {_counted(insight)}; valid for another {left}")

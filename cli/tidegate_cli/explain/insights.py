@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate_protocol.decisions import Hints
 from tidegate_protocol.insight import InsightState
+from tidegate_protocol.rendering import why
 from tidegate_protocol.rendering.words import amount, counted, listed, messages, seconds
 
 
@@ -28,7 +29,7 @@ def insight_words(state: InsightState | None) -> list[str]:
     if not state.refused:
         return [text]
     refused = f"{counted(state.refused, 'insight')} {'was' if state.refused == 1 else 'were'} refused"
-    return [text, f"{refused}, the last one because {state.last_refusal}"]
+    return [text, f"{refused}, the last one because {why(state.last_refusal)}"]
 
 
 def duration(micros: int) -> str:

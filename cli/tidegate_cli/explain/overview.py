@@ -13,6 +13,7 @@ from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
 from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.operations import doing
 from tidegate_protocol.rendering.words import counted, listed, messages, percent, seconds, sentence, when
 
 from ..tables import NARROW, table
@@ -58,7 +59,7 @@ def _brokers(reply: OverviewReply) -> Table:
     states = {state.broker: state for state in reply.brokers}
     head = states.get(reply.head)
     if head is not None:
-        shown.add_row(f"{reply.head} (head)", _state(head), *_metrics(head), "", "", head.doing)
+        shown.add_row(f"{reply.head} (head)", _state(head), *_metrics(head), "", "", doing(head.doing))
     for edge in reply.edges:
         state = states.get(edge.edge)
         cells = ["", "", ""] if state is None else _metrics(state)
@@ -120,7 +121,7 @@ def _doing(edge: EdgeStatus, state: BrokerState | None) -> str:
         return (
             f"{edge.subscriptions} still to leave" if edge.subscriptions else "empty; `tidegate undrain` uses it again"
         )
-    return "" if state is None else state.doing
+    return "" if state is None else doing(state.doing)
 
 
 def _sessions(sessions: tuple[SessionState, ...], now: datetime | None) -> Table:

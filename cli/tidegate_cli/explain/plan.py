@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tidegate_protocol.decisions import Effect
-from tidegate_protocol.operations import NothingDue, PlanReply, QueueState, Rehearsal
+from tidegate_protocol.operations import PlanReply, QueueState, Rehearsal
 from tidegate_protocol.parts import LoadState, Metric
-from tidegate_protocol.rendering.clauses import PLANS, bundles, cause, finding
+from tidegate_protocol.rendering.clauses import PLANS, bundles, cause
+from tidegate_protocol.rendering.operations import doing, head_plan, why_nothing
 from tidegate_protocol.rendering.words import listed, percent, sentence
 
 from ..tables import table
@@ -33,7 +31,7 @@ def paragraph(reply: PlanReply) -> str:
     if not due:
         said += _nothing(reply)
     if reply.head_state is LoadState.OVERLOAD:
-        said.append(f"head {reply.head}: {reply.head_text}")
+        said.append(f"head {reply.head}: {head_plan(reply)}")
     if reply.paused:
         said.append("nothing is begun: an operator has paused balancing; `tidegate resume` switches it on again")
     if reply.missing:
@@ -54,7 +52,7 @@ def _due(edge: Rehearsal, *, paused: bool) -> list[str]:
             said.append(f"its uplink would go from {percent(own.before)} to {percent(own.after)}")
     else:
         said.append(f"nothing would be moved: {verdict}")
-    said += [f"but not now: {edge.blocked}"] if edge.blocked and not paused else []
+    said += [f"but not now: {doing(edge.blocked)}"] if edge.blocked and not paused else []
     return said
 
 
@@ -62,27 +60,10 @@ def _uplink(edge: Rehearsal) -> Effect | None:
     return next((one for one in edge.effects if (one.broker, one.metric) == (edge.edge, Metric.UPLINK)), None)
 
 
-NOTHING: Final[Mapping[NothingDue, str]] = {
-    NothingDue.NOT_SAMPLED: "its load has not been sampled yet",
-    NothingDue.POLICY_NONE: "the policy is none: nobody is ever moved",
-    NothingDue.NO_DANGER: "no subscription is predicted to miss its deadline, and no static threshold is passed",
-    NothingDue.UPLINK_HAS_ROOM: "its uplink has room: nobody who leaves would make that queue drain faster",
-    NothingDue.WORKED_OFF: "the backlog is being worked off in time",
-}
-
-
-def _why_nothing(edge: Rehearsal) -> str:
-    if edge.nothing is None:
-        return "its version does not tell why"
-    text = NOTHING[edge.nothing]
-    past = edge.nothing in (NothingDue.UPLINK_HAS_ROOM, NothingDue.WORKED_OFF)
-    return f"{finding(edge.worst)}, but {text}" if past and edge.worst is not None else text
-
-
 def _nothing(reply: PlanReply) -> list[str]:
     if not reply.edges:
         return ["no edge has answered, so that nothing can be said"]
-    reasons = {edge.edge: _why_nothing(edge) for edge in reply.edges}
+    reasons = {edge.edge: why_nothing(edge) for edge in reply.edges}
     said = ["nothing would be moved"]
     if len(set(reasons.values())) == 1:
         said[0] += f": {next(iter(reasons.values()))}"

@@ -7,7 +7,6 @@ left out, and the gap is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -21,7 +20,6 @@ from tidegate_protocol.decisions import (
     PublisherPlan,
     PublisherSession,
     PublisherSessionEnded,
-    Reach,
     SessionCandidates,
     SessionEnded,
     SessionFailed,
@@ -42,6 +40,7 @@ from tidegate_protocol.rendering.clauses import (
     rejected_broker,
     with_detail,
 )
+from tidegate_protocol.rendering.sessions import ASKED
 from tidegate_protocol.rendering.words import (
     amount,
     compared,
@@ -67,12 +66,6 @@ ALTERNATIVES_SAID_MAX: Final = 3
 REFUSED_SAID_MAX: Final = 6
 _LED: Final = (SessionCandidates, SessionRefused, SessionPlan, SessionEnded)
 """What only the head of a session knows of it."""
-ASKED: Final[Mapping[Reach, str]] = {
-    Reach.HERE: "edges of the cluster were asked",
-    Reach.ABROAD: "other clusters were asked",
-    Reach.LAST_RESORT: "busy brokers were tried too, as a last resort",
-    Reach.OCCUPIED: "brokers in other sessions were waited for",
-}
 GROWS: Final = 1.01
 """A queue grows if so many times as much comes in as goes out."""
 

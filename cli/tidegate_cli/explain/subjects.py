@@ -37,6 +37,7 @@ from tidegate_protocol.rendering import sentence as told_sentence
 from tidegate_protocol.rendering import why
 from tidegate_protocol.rendering.clauses import rejection
 from tidegate_protocol.rendering.moves import PLACED
+from tidegate_protocol.rendering.operations import STATES, doing
 from tidegate_protocol.rendering.words import amount, counted, listed, messages, percent, seconds, sentence, when
 
 from . import session as sessions
@@ -45,12 +46,6 @@ from .insights import insight_words
 from .queues import NO_TRAFFIC_PER_S, queue_words, subscription
 from .timeline import timeline
 
-STATES: Final = {
-    LoadState.LOW: "LOW: it has room",
-    LoadState.HIGH: "HIGH: busy, but no deadline is in danger; it is not given more",
-    LoadState.OVERLOAD: "OVERLOAD: something has to move away, or a deadline will be missed",
-    LoadState.NOT_AVAILABLE: "N/A: it takes no load now, or its load is not known yet",
-}
 REFUSALS_SAID_MAX: Final = 3
 
 
@@ -92,7 +87,7 @@ def _broker(reply: ExplainReply, now: datetime | None) -> list[str]:
         return [f"edge {reply.about} did not answer{because}", "its RabbitMQ may go on delivering without it"]
     state = reply.brokers[0]
     said = [f"{state.role} {state.broker} is {STATES[state.state]}", *broker_words(state)]
-    said += [f"at the moment: {state.doing}"] if state.doing else []
+    said += [f"at the moment: {doing(state.doing)}"] if state.doing else []
     last = [step for step in steps(reply.decisions, LoadStateChanged) if step.broker == state.broker]
     if last:
         to = last[-1].decision

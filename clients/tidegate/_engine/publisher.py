@@ -22,6 +22,7 @@ from typing import Final
 from tidegate_protocol.balancing.publishers import ThrottleOrder
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.messages import ControlMessage
+from tidegate_protocol.rendering import why
 
 from .._core.config import Address, Backoff, Limits, Timeouts
 from .._core.errors import ConnectionFailed, TidegateError, UnexpectedReply
@@ -316,9 +317,8 @@ class PublisherEngine:
             actions = self._mover.handle(event, self._runtime.now())
             if isinstance(event, Ordered) and isinstance(event.message, ThrottleOrder):
                 self.slowed = True
-                logger.warning(
-                    "%s: the head limits its rate; publish() waits longer: %s", self._name, event.message.reason
-                )
+                reason = why(event.message.found)
+                logger.warning("%s: the head limits its rate; publish() waits longer: %s", self._name, reason)
         for action in actions:
             self._carry_out(action)
 

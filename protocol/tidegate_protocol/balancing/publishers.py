@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ..decisions import AnyDecision, UnknownDecision
 from ..parts import Id, Message, Micros, Name, PublisherId, Text, Topic, Url
 from .loads import BrokerLoad
 
@@ -98,7 +99,8 @@ class ThrottleOrder(Message):
     publisher: PublisherId
     messages_per_s: Annotated[float, Field(gt=0)]
     for_us: Micros
-    reason: Text
+    found: AnyDecision = UnknownDecision()
+    """Which limit it passes; unknown where its head is of another version."""
 
 
 PublisherMessage = (

@@ -111,6 +111,7 @@ from .publishers import (
     PublishersFull,
 )
 from .sessions import (
+    ENDS,
     BundleMove,
     ClosestQueue,
     Danger,
@@ -240,6 +241,7 @@ AnyDecision = Annotated[Decision, BeforeValidator(_read), PlainSerializer(_write
 __all__ = [
     "BY_KIND",
     "DECISIONS",
+    "ENDS",
     "ITEMS_MAX",
     "LABELS",
     "NO_REASON",

@@ -45,9 +45,9 @@ class Rejection(StrEnum):
     ALARM = "alarm"
     AWAY = "away"
     BUSY = "busy"
-    CLIENT_ABSENT = "client-absent"
     CORRELATED = "correlated"
     DRAINING = "draining"
+    EDGE_UNREAD = "edge-unread"
     FLOODS = "floods"
     FOREIGN_CLIENT = "foreign-client"
     GONE = "gone"
@@ -60,6 +60,7 @@ class Rejection(StrEnum):
     MIGRATING = "migrating"
     MORE_SUBSCRIPTIONS = "more-subscriptions"
     MOVED_RECENTLY = "moved-recently"
+    NEIGHBOUR_UNHEARD = "neighbour-unheard"
     NO_ANSWER = "no-answer"
     NO_RELIEF = "no-relief"
     NO_ROOM = "no-room"
@@ -74,9 +75,12 @@ class Rejection(StrEnum):
     SLOWER = "slower"
     STABILIZING = "stabilizing"
     STATE = "state"
+    STOPPING = "stopping"
     TOO_FAR = "too-far"
     TOO_MANY = "too-many"
     TOO_SLOW = "too-slow"
+    UNCOLLECTED = "uncollected"
+    UNUSED = "unused"
     WORSE = "worse"
     WOULD_OVERLOAD = "would-overload"
     WRONG_ANSWER = "wrong-answer"
@@ -98,6 +102,8 @@ class Rejected:
     metric: Metric | None = None
     value: float | None = None
     limit: float | None = None
+    other: str = ""
+    """What else `reason` is about: a session, a pattern, a broker, the name of a limit, the kind of an answer."""
     detail: str = ""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from .base import Decision
+from .base import Decision, Rejected
 
 
 class MoveOutcome(StrEnum):
@@ -42,10 +42,12 @@ class WhyNot:
     """Why a move can't go on: passed on from the part that notices it until the move ends."""
 
     outcome: MoveOutcome
-    who: str = ""
-    """The broker, or the brokers, that could not do their part."""
+    who: tuple[str, ...] = ()
+    """The brokers that could not do their part."""
     detail: str = ""
     """Text of RabbitMQ, of a peer or of the client."""
+    unfit: Rejected | None = None
+    """Where the outcome is `unfit`: why the target can't take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,9 @@ class MigrationEnded(Decision):
     source: str
     target: str
     outcome: MoveOutcome
-    who: str = ""
+    who: tuple[str, ...] = ()
     detail: str = ""
+    unfit: Rejected | None = None
     unheard: bool = False
     """Whether the client does not say where it is."""
 
@@ -86,8 +89,9 @@ class AcceptanceEnded(Decision):
     """The head that it comes from."""
     edge: str
     outcome: MoveOutcome
-    who: str = ""
+    who: tuple[str, ...] = ()
     detail: str = ""
+    unfit: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ..parts import Metric, RefusalReason
 from .base import Cause, Decision, Effect, Finding, Hints, Measured, Rejected
@@ -266,13 +267,23 @@ class SessionOutcome(StrEnum):
     REFUSED = "refused"
     HEAD_ABSENT = "head-absent"
     NO_ANSWER = "no-answer"
-    # The members of `PlanOutcome` that move no client.
     OVERLOAD_PASSED = "overload-passed"
     NO_CANDIDATE = "no-candidate"
     NO_ROOM = "no-room"
     NO_IMPROVEMENT = "no-improvement"
     NOBODY_MOVABLE = "nobody-movable"
     POLICY_NONE = "policy-none"
+
+
+ENDS: Final[Mapping[PlanOutcome, SessionOutcome]] = {
+    PlanOutcome.OVERLOAD_PASSED: SessionOutcome.OVERLOAD_PASSED,
+    PlanOutcome.NO_CANDIDATE: SessionOutcome.NO_CANDIDATE,
+    PlanOutcome.NO_ROOM: SessionOutcome.NO_ROOM,
+    PlanOutcome.NO_IMPROVEMENT: SessionOutcome.NO_IMPROVEMENT,
+    PlanOutcome.NOBODY_MOVABLE: SessionOutcome.NOBODY_MOVABLE,
+    PlanOutcome.POLICY_NONE: SessionOutcome.POLICY_NONE,
+}
+"""Plans that move no client, and how a session with such a plan ends."""
 
 
 @dataclass(frozen=True, slots=True)

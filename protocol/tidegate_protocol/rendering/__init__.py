@@ -1,10 +1,11 @@
-"""English: every decision in words, for the log, `tidegate explain`, `status`, `plan`, the demo and the report.
+"""English: decisions, refusals and answers in words, for the log, `tidegate explain`, `status`, `plan` and the demo.
 
-This is the only folder in which sentences are made of decisions. It is part of the protocol because brokers log
-sentences, the command line shows them and the report of analytics quotes them, and none of these may import another.
+This is the only folder in which sentences are made of records and members of enums get words; `tidegate explain` joins
+them. It is part of the protocol because brokers log sentences, agents send refusals, the command line shows both, and
+none of these may import another.
 
 Invariants: every kind in `DECISIONS` has a rendering, found in one table; a rendering reads fields and decides nothing;
-no program reads the words back, so that they may be changed at any time.
+no program reads the words back, so that they may be changed at any time (`tests/unit/test_english.py`).
 """
 
 from __future__ import annotations

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..decisions import (
+    ENDS,
+    AcceptanceEnded,
     BundleMove,
     Cause,
     Finding,
+    MigrationEnded,
     MoveOutcome,
     PlanOutcome,
+    PublisherMoveEnded,
     PublisherOutcome,
     Rejected,
     Rejection,
@@ -22,10 +26,10 @@ from ..parts import LoadState, Metric
 from .words import compared, counted, listed, percent, seconds, subscription
 
 ALREADY: Final[Mapping[LoadState, str]] = {
-    LoadState.LOW: "it is LOW",
-    LoadState.HIGH: "it was too busy itself (HIGH)",
-    LoadState.OVERLOAD: "it was overloaded itself",
-    LoadState.NOT_AVAILABLE: "it takes no load now (N/A)",
+    LoadState.LOW: "is LOW",
+    LoadState.HIGH: "was too busy itself (HIGH)",
+    LoadState.OVERLOAD: "was overloaded itself",
+    LoadState.NOT_AVAILABLE: "takes no load now (N/A)",
 }
 
 PLANS: Final[Mapping[PlanOutcome, str]] = {
@@ -53,7 +57,7 @@ OUTCOMES: Final[Mapping[SessionOutcome, str]] = {
     SessionOutcome.REFUSED: "the head refused",
     SessionOutcome.HEAD_ABSENT: "the head is not there",
     SessionOutcome.NO_ANSWER: "the head did not answer",
-    **{SessionOutcome(plan): text for plan, text in PLANS.items() if str(plan) in [*SessionOutcome]},
+    **{end: PLANS[plan] for plan, end in ENDS.items()},
 }
 
 REFUSALS: Final[Mapping[SessionRefusal, str]] = {
@@ -112,15 +116,19 @@ def with_detail(text: str, detail: str) -> str:
     return f"{text}: {detail}" if detail else text
 
 
-def why_stayed(outcome: MoveOutcome | PublisherOutcome, who: str, detail: str, *, unheard: bool = False) -> str:
-    """How a move ended."""
-    template = STAYED[outcome] if isinstance(outcome, MoveOutcome) else PUBLISHER_STAYED[outcome]
-    text = with_detail(template.format(who=who or "a broker"), detail)
-    return f"{text}; the client does not say where it is" if unheard else text
+def why_not(why: WhyNot | MigrationEnded | AcceptanceEnded) -> str:
+    """Why a client was not moved."""
+    text = STAYED[why.outcome].format(who=listed(why.who) or "a broker")
+    return with_detail(text, rejection(why.unfit) if why.unfit is not None else why.detail)
 
 
-def why_not(why: WhyNot) -> str:
-    return why_stayed(why.outcome, why.who, why.detail)
+def why_stayed(one: MigrationEnded | PublisherMoveEnded) -> str:
+    """Why a client or a publisher was not moved, and whether it is known where it is."""
+    if isinstance(one, MigrationEnded):
+        text = why_not(one)
+    else:
+        text = with_detail(PUBLISHER_STAYED[one.outcome].format(who=one.who or "a broker"), one.detail)
+    return f"{text}; the client does not say where it is" if one.unheard else text
 
 
 # Comparisons
@@ -171,58 +179,66 @@ def _limit(one: Rejected) -> float:
     return one.limit if one.limit is not None else 0.0
 
 
-def _would(one: Rejected) -> str:
+def _would(one: Rejected) -> tuple[str, str]:
     if one.metric is None:
-        return "it would not stay LOW"
-    return f"its {one.metric} would then be at {percent(_value(one))} (limit {percent(_limit(one))})"
+        return "it", "would not stay LOW"
+    return "its", f"{one.metric} would then be at {percent(_value(one))} (limit {percent(_limit(one))})"
 
 
-_REJECTIONS: Final[Mapping[Rejection, Callable[[Rejected], str]]] = {
-    Rejection.ALARM: lambda one: with_detail("its RabbitMQ has an alarm", one.detail),
-    Rejection.AWAY: lambda one: "its subscriber is away",
-    Rejection.BUSY: lambda one: "it was in a session of its own, or had just been",
-    Rejection.CLIENT_ABSENT: lambda one: "its client is not there any more, or too many migrations are waiting",
-    Rejection.CORRELATED: lambda one: f"it holds {one.detail}, which is correlated",
-    Rejection.DRAINING: lambda one: "it is being drained",
-    Rejection.FLOODS: lambda one: "it floods, and is contained here",
-    Rejection.FOREIGN_CLIENT: lambda one: "it is a foreign client, which takes no orders",
-    Rejection.GONE: lambda one: "it is not on the source",
-    Rejection.IN_SESSION: lambda one: f"it is in session {one.detail}",
-    Rejection.LESS_LEFT: lambda one: f"it has {_value(one):.0f} B/s left against {_limit(one):.0f} B/s",
-    Rejection.LIMIT: lambda one: f"there are {one.detail} = {_limit(one):.0f} already",
-    Rejection.LINK_FULL: lambda one: f"its link carries patterns_per_link_max = {_limit(one):.0f} patterns",
-    Rejection.METRIC_TOO_HIGH: lambda one: f"one of its metrics would reach {percent(_value(one))}",
-    Rejection.METRIC_UNKNOWN: lambda one: f"its {one.metric} is not known",
-    Rejection.MIGRATING: lambda one: "something else is under way with it",
-    Rejection.MORE_SUBSCRIPTIONS: lambda one: f"it has {counted(_value(one), 'subscription')}",
-    Rejection.MOVED_RECENTLY: lambda one: "it was moved too recently",
-    Rejection.NO_ANSWER: lambda one: "it did not answer in time",
-    Rejection.NO_RELIEF: lambda one: f"moving it would not relieve {one.metric}",
-    Rejection.NO_ROOM: lambda one: "it has no edge with room",
-    Rejection.NOT_ALIVE: lambda one: "it is not alive",
-    Rejection.NOT_CANDIDATE: lambda one: "that is not a candidate",
-    Rejection.NOT_ENTRY_BROKER: lambda one: "it is not the entry broker",
-    Rejection.OVERSHOOTS: lambda one: "it is more than the difference",
-    Rejection.PATTERN_ELSEWHERE: lambda one: "another edge has this pattern already",
-    Rejection.PROCESS_ABSENT: lambda one: "its process was not there",
-    Rejection.REFUSED: lambda one: with_detail("it refused", one.detail),
-    Rejection.REGISTRY_UNKNOWN: lambda one: "its registry is not known yet",
-    Rejection.SLOWER: lambda one: f"it is nearly tied and slower ({_value(one):g}/s against {_limit(one):g}/s)",
-    Rejection.STABILIZING: lambda one: "it stabilizes after a session",
-    Rejection.STATE: lambda one: ALREADY[one.state or LoadState.NOT_AVAILABLE],
-    Rejection.TOO_FAR: lambda one: f"the way is {seconds(_value(one))} longer: its deadline could not be met",
-    Rejection.TOO_MANY: lambda one: "there are more than one session can deal with",
-    Rejection.TOO_SLOW: lambda one: "its subscriber is too slow",
-    Rejection.WORSE: lambda one: f"{one.metric} would rise to {percent(_value(one))}",
+_RELATIVE: Final = {"it": "which", "its": "whose"}
+
+
+_REJECTIONS: Final[Mapping[Rejection, Callable[[Rejected], tuple[str, str]]]] = {
+    Rejection.ALARM: lambda one: ("its", with_detail("RabbitMQ has an alarm", one.detail)),
+    Rejection.AWAY: lambda one: ("its", "subscriber is away"),
+    Rejection.BUSY: lambda one: ("it", "was in a session of its own, or had just been"),
+    Rejection.CORRELATED: lambda one: ("it", f"holds {one.other}, which is correlated"),
+    Rejection.DRAINING: lambda one: ("it", "is being drained"),
+    Rejection.EDGE_UNREAD: lambda one: ("", f"{one.other} may hold it, and has not told yet"),
+    Rejection.FLOODS: lambda one: ("it", "floods, and is contained here"),
+    Rejection.FOREIGN_CLIENT: lambda one: ("it", "is a foreign client, which takes no orders"),
+    Rejection.GONE: lambda one: ("it", "is not on the source"),
+    Rejection.IN_SESSION: lambda one: ("it", f"is in session {one.other}"),
+    Rejection.LESS_LEFT: lambda one: ("it", f"has {_value(one):.0f} B/s left against {_limit(one):.0f} B/s"),
+    Rejection.LIMIT: lambda one: ("", f"there are {one.other} = {_limit(one):.0f} already"),
+    Rejection.LINK_FULL: lambda one: ("its", f"link carries patterns_per_link_max = {_limit(one):.0f} patterns"),
+    Rejection.METRIC_TOO_HIGH: lambda one: ("", f"one of its metrics would reach {percent(_value(one))}"),
+    Rejection.METRIC_UNKNOWN: lambda one: ("its", f"{one.metric} is not known"),
+    Rejection.MIGRATING: lambda one: ("", "something else is under way with it"),
+    Rejection.MORE_SUBSCRIPTIONS: lambda one: ("it", f"has {counted(_value(one), 'subscription')}"),
+    Rejection.MOVED_RECENTLY: lambda one: ("it", "was moved too recently"),
+    Rejection.NEIGHBOUR_UNHEARD: lambda one: ("", f"{one.other} may have its client, and has not told yet"),
+    Rejection.NO_ANSWER: lambda one: ("it", "did not answer in time"),
+    Rejection.NO_RELIEF: lambda one: ("", f"moving it would not relieve {one.metric}"),
+    Rejection.NO_ROOM: lambda one: ("it", "has no edge with room"),
+    Rejection.NOT_ALIVE: lambda one: ("it", "is not alive"),
+    Rejection.NOT_CANDIDATE: lambda one: ("", "that is not a candidate"),
+    Rejection.NOT_ENTRY_BROKER: lambda one: ("it", "is not the entry broker"),
+    Rejection.OVERSHOOTS: lambda one: ("it", "is more than the difference"),
+    Rejection.PATTERN_ELSEWHERE: lambda one: ("", "another edge has this pattern already"),
+    Rejection.PROCESS_ABSENT: lambda one: ("its", "process was not there"),
+    Rejection.REFUSED: lambda one: ("it", with_detail("refused", one.detail)),
+    Rejection.REGISTRY_UNKNOWN: lambda one: ("its", "registry is not known yet"),
+    Rejection.SLOWER: lambda one: ("it", f"is nearly tied and slower ({_value(one):g}/s against {_limit(one):g}/s)"),
+    Rejection.STABILIZING: lambda one: ("it", "stabilizes after a session"),
+    Rejection.STATE: lambda one: ("it", ALREADY[one.state or LoadState.NOT_AVAILABLE]),
+    Rejection.STOPPING: lambda one: ("its", "head is being stopped"),
+    Rejection.TOO_FAR: lambda one: ("", f"the way is {seconds(_value(one))} longer: its deadline could not be met"),
+    Rejection.TOO_MANY: lambda one: ("", "there are more than one session can deal with"),
+    Rejection.TOO_SLOW: lambda one: ("its", "subscriber is too slow"),
+    Rejection.UNCOLLECTED: lambda one: ("", f"{one.other} holds what its client has not collected"),
+    Rejection.UNUSED: lambda one: ("its", "client does not use it any more"),
+    Rejection.WORSE: lambda one: ("", f"{one.metric} would rise to {percent(_value(one))}"),
     Rejection.WOULD_OVERLOAD: _would,
-    Rejection.WRONG_ANSWER: lambda one: with_detail("it answered with something else", one.detail),
+    Rejection.WRONG_ANSWER: lambda one: ("it", f"answered with something else: {one.other}"),
 }
+"""A pronoun for the alternative, if the clause begins with one, and the rest of the clause."""
 assert set(_REJECTIONS) == set(Rejection), "a rejection without words"
 
 
 def rejection(one: Rejected) -> str:
     """Why an alternative was not taken, where it is spoken of as `it`."""
-    return _REJECTIONS[one.reason](one)
+    return " ".join(_REJECTIONS[one.reason](one)).strip()
 
 
 def rejected_what(one: Rejected) -> str:
@@ -233,11 +249,8 @@ def rejected_what(one: Rejected) -> str:
 
 def rejected_broker(one: Rejected) -> str:
     """A broker that could not help, and why: `b2, which was overloaded itself`."""
-    text = rejection(one)
-    for own, relative in (("its ", "whose "), ("it ", "which ")):
-        if text.startswith(own):
-            return f"{one.name}, {relative}{text.removeprefix(own)}"
-    return f"{one.name} ({text})"
+    pronoun, rest = _REJECTIONS[one.reason](one)
+    return f"{one.name}, {_RELATIVE[pronoun]} {rest}" if pronoun else f"{one.name} ({rest})"
 
 
 def rejected(one: Rejected) -> str:
@@ -246,5 +259,5 @@ def rejected(one: Rejected) -> str:
         return f"{one.name}: {rejection(one)}"
     name = f"a part of {one.name}" if one.part else one.name
     if one.reason is Rejection.WOULD_OVERLOAD and one.metric is not None:
-        return f"{name} could not go to {one.target}, {_would(one).replace('its ', 'whose ', 1)}"
+        return f"{name} could not go to {one.target}, whose {_would(one)[1]}"
     return f"{name} could not go to {one.target}: {rejection(one)}"

@@ -26,7 +26,7 @@ from ..decisions import (
     Removed,
     SentAfter,
 )
-from .clauses import rejected, why_stayed, with_detail
+from .clauses import rejected, why_not, why_stayed, with_detail
 from .said import Said
 from .words import counted, listed, subscription
 
@@ -58,14 +58,14 @@ def client(subscriber: str, pattern: str) -> str:
 
 def migration(one: MigrationEnded) -> Said:
     what = f"{'was moved' if one.moved else 'was not moved'} from {one.source} to {one.target}"
-    why = "" if one.moved else why_stayed(one.outcome, one.who, one.detail, unheard=one.unheard)
+    why = "" if one.moved else why_stayed(one)
     return Said(client(one.subscriber, one.pattern), what, why)
 
 
 def acceptance(one: AcceptanceEnded) -> Said:
     came = one.outcome in (MoveOutcome.MOVED, MoveOutcome.END_UNHEARD)
     what = f"{'came' if came else 'did not come'} from {one.head} to {one.edge}"
-    why = "" if one.outcome is MoveOutcome.MOVED else why_stayed(one.outcome, one.who, one.detail)
+    why = "" if one.outcome is MoveOutcome.MOVED else why_not(one)
     return Said(client(one.subscriber, one.pattern), what, why)
 
 

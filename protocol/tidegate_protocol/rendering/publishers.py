@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..decisions import (
+    ENDS,
     Decision,
     ExpectationEnded,
     ExpectationOutcome,
@@ -31,6 +32,7 @@ NOBODY: Final[Mapping[PlanOutcome, str]] = {
     PlanOutcome.NO_ROOM: "no neighbour has room",
     PlanOutcome.NOBODY_MOVABLE: "no publisher can be moved",
 }
+ENDED: Final[Mapping[SessionOutcome, str]] = {**OUTCOMES, **{end: NOBODY[plan] for plan, end in ENDS.items()}}
 EXPECTATIONS: Final[Mapping[ExpectationOutcome, str]] = {
     ExpectationOutcome.FENCE_SEEN: "its fence was seen, and {head} knows",
     ExpectationOutcome.HEAD_ABSENT: "{head} is not there",
@@ -58,18 +60,13 @@ def plan(one: PublisherPlan) -> Said:
 
 def move(one: PublisherMoveEnded) -> Said:
     what = f"{'was moved' if one.moved else 'was not moved'} from {one.source} to {one.target}"
-    why = "" if one.moved else why_stayed(one.outcome, one.who, one.detail, unheard=one.unheard)
+    why = "" if one.moved else why_stayed(one)
     return Said(one.publisher, what, why)
 
 
 def session_ended(one: PublisherSessionEnded) -> Said:
-    text = moved(one.moved, one.failed) if one.outcome is SessionOutcome.MOVES_ENDED else _outcome(one.outcome)
+    text = moved(one.moved, one.failed) if one.outcome is SessionOutcome.MOVES_ENDED else ENDED[one.outcome]
     return Said(one.head, "is done with moving publishers", text)
-
-
-def _outcome(outcome: SessionOutcome) -> str:
-    plans = {str(plan): text for plan, text in NOBODY.items()}
-    return plans.get(outcome, OUTCOMES[outcome])
 
 
 def expected(one: PublisherExpected) -> Said:

@@ -32,6 +32,12 @@ WIDENINGS: Final[Mapping[Reach, str]] = {
     Reach.LAST_RESORT: "asks busy brokers, as a last resort",
     Reach.OCCUPIED: "waits for brokers in other sessions",
 }
+ASKED: Final[Mapping[Reach, str]] = {
+    Reach.HERE: "edges of the cluster were asked",
+    Reach.ABROAD: "other clusters were asked",
+    Reach.LAST_RESORT: "busy brokers were tried too, as a last resort",
+    Reach.OCCUPIED: "brokers in other sessions were waited for",
+}
 SETTLED: Final[Mapping[StabilizedReason, str]] = {
     StabilizedReason.LOAD_MOVED: "the load has moved",
     StabilizedReason.NOT_AS_PREDICTED: "the load is steady, but not as predicted",

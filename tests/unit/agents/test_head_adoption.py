@@ -107,7 +107,7 @@ def test_an_edge_that_is_heard_of_is_waited_for_longer() -> None:
         driver.now += grace_s
         driver.hello("e1", subscription(number=4))
         (refusal,) = replies(driver.tell(subscribe()), Refusal)
-        assert "e1 may hold this subscription" in refusal.message
+        assert "e1 may hold it" in refusal.message
     driver.now += grace_s
     assert sent(driver.tell(subscribe()), OutputPrepare, "e2"), "but not for ever"
 

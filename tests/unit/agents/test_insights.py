@@ -17,6 +17,7 @@ from tidegate_protocol.insight import (
     Insight,
     InsightTaken,
     RateForecast,
+    UnusedReason,
 )
 from tidegate_protocol.messages import Capacity, EdgeGoodbye, EdgeHello, OutputPrepare, Refusal, SubscribeReply
 from tidegate_protocol.operations import OverviewReply, OverviewRequest
@@ -105,7 +106,11 @@ def test_an_insight_is_taken_and_the_sender_told_what_of_it() -> None:
     (taken,) = replies(actions, InsightTaken)
     assert (taken.pairs, taken.forecasts, taken.capacities, taken.repeated) == (1, 2, 3, False)
     assert taken.left_us == DAY_US - 60_000_000
-    assert set(taken.unused) == {"uplink of e2", "uplink of e9", "forecast of old"}
+    assert [(one.name, one.reason) for one in taken.unused] == [
+        ("e2", UnusedReason.CONFIGURED),
+        ("e9", UnusedReason.NO_SUCH_EDGE),
+        ("old", UnusedReason.HORIZON_PASSED),
+    ]
     assert [one.kind for one in decisions(actions)] == ["insight-taken"]
 
 
@@ -195,7 +200,7 @@ def test_topics_known_to_rise_together_are_placed_apart() -> None:
     assert (why.reason, why.edge) == (d.PlacementReason.APART_FROM_CORRELATED, second)
     assert why.advice is not None
     assert why.advice.coefficient == 0.9
-    assert d.Rejected(first, d.Rejection.CORRELATED, detail="rain") in why.rejected
+    assert d.Rejected(first, d.Rejection.CORRELATED, other="rain") in why.rejected
     shown = state(driver).insight
     assert shown is not None
     assert shown.placements == 1

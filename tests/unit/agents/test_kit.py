@@ -10,7 +10,7 @@ from tidegate_agents.kit.calls import Answer, Calls, Silence
 from tidegate_agents.kit.dispatch import Dispatch
 from tidegate_agents.kit.gather import Gatherings
 from tidegate_agents.kit.memory import Recent
-from tidegate_agents.kit.outbox import REFUSAL_TEXT_MAX, Outbox, joined
+from tidegate_agents.kit.outbox import Outbox, joined
 from tidegate_agents.machine import (
     Action,
     CancelTimer,
@@ -30,6 +30,7 @@ from tidegate_protocol.messages import (
     RegistryRequest,
     StatusRequest,
 )
+from tidegate_protocol.rendering import refusals
 
 QUESTION = StatusRequest()
 ANSWER = PublisherGoodbye(publisher="p~1")
@@ -185,7 +186,7 @@ def test_an_answer_that_does_not_help_is_named(
     answer: Answer, rejection: Rejection, outcome: MoveOutcome, detail: str
 ) -> None:
     assert rejected_for("e1", answer) == Rejected("e1", rejection, detail=detail)
-    assert why_not("e1", answer) == WhyNot(outcome, "e1", detail)
+    assert why_not("e1", answer) == WhyNot(outcome, ("e1",), detail)
 
 
 # Gatherings
@@ -337,11 +338,11 @@ def test_everybody_who_asked_is_answered() -> None:
     outbox.reply(None, ANSWER)
     outbox.reply([one, None, other], ANSWER)
     assert outbox.take_actions() == [Reply(one, ANSWER), Reply(one, ANSWER), Reply(other, ANSWER)]
-    outbox.refuse(other, RefusalReason.LIMIT, "x" * 5_000, "field", 2.0)
+    outbox.refuse(other, refusals.limit("x" * 5_000, 7, "field"), 2.0)
     (refused,) = outbox.take_actions()
     assert isinstance(refused, Reply)
     assert isinstance(refused.message, Refusal)
-    assert refused.message.message == "x" * REFUSAL_TEXT_MAX
+    assert refused.message.message == "x" * refusals.TEXT_MAX
     assert (refused.message.field, refused.message.retry_after_s) == ("field", 2.0)
 
 

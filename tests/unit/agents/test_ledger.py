@@ -9,7 +9,7 @@ from tidegate_agents.config import HeadConfig
 from tidegate_agents.head.context import HeadContext
 from tidegate_agents.head.neighbours import Neighbours
 from tidegate_agents.head.places import ledger as places_ledger
-from tidegate_agents.head.places.knowledge import END, PATIENT_GRACES, PLACE, SEND_AWAY, Act, Gap, Knowledge
+from tidegate_agents.head.places.knowledge import END, PATIENT_GRACES, PLACE, SEND_AWAY, Act, Knowledge
 from tidegate_agents.head.places.ledger import (
     ABANDONED,
     ABSENT,
@@ -26,6 +26,7 @@ from tidegate_agents.head.places.ledger import (
     Operation,
     PlaceState,
 )
+from tidegate_protocol.decisions import Rejection
 
 E1 = ("e1", ("s", 0))
 E2 = ("e2", ("s", 1))
@@ -223,7 +224,7 @@ def test_an_edge_that_has_not_told_is_waited_for_as_long_as_the_act_needs(act: A
     edge.settled, edge.alive, edge.listed = False, True, 1
     unknown = knowledge.gap(act, CLIENT)
     assert unknown is not None
-    assert (unknown.gap, unknown.name) == (Gap.EDGE_UNREAD, "e2")
+    assert (unknown.reason, unknown.other) == (Rejection.EDGE_UNREAD, "e2")
     context.now = PATIENT_GRACES * context.config.adopt_grace_s - 0.1
     assert knowledge.gap(act, CLIENT) is not None
     edge.alive = False
@@ -236,5 +237,5 @@ def test_a_client_with_something_to_collect_stays_in_its_cluster() -> None:
     in_state(context.ledger, ABANDONED)
     unknown = knowledge.gap(SEND_AWAY, CLIENT)
     assert unknown is not None
-    assert (unknown.gap, unknown.name) == (Gap.UNCOLLECTED, "e1")
+    assert (unknown.reason, unknown.other) == (Rejection.UNCOLLECTED, "e1")
     assert knowledge.gap(PLACE, CLIENT) is None

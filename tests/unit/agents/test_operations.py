@@ -258,7 +258,7 @@ def test_load_that_is_promised_counts_in_a_rehearsal() -> None:
     cluster.balance("e1~1~1", "e2")
     cluster.plan("e1~1~1", move("s", bytes_per_s=70.0))
     cluster.answer_to(PlanRequest(), PlanReply)
-    assert d.Rejected("e2", d.Rejection.IN_SESSION, detail="e1~1~1") in cluster.rehearsed["e3"].rejected
+    assert d.Rejected("e2", d.Rejection.IN_SESSION, other="e1~1~1") in cluster.rehearsed["e3"].rejected
 
 
 def test_as_much_is_named_in_a_rehearsal_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,15 @@ from tidegate_protocol.balancing.sessions import BalanceCandidates, BalancePlan,
 from tidegate_protocol.messages import Capacity, EdgeHello, EdgeWelcome, LoadState
 from tidegate_protocol.names import output_queue
 from tidegate_protocol.operations import (
+    Activity,
+    Doing,
     InspectReply,
     InspectRequest,
     NothingDue,
     Rehearsal,
     RehearseReply,
     RehearseRequest,
+    SourcePhase,
 )
 
 OTHERS = ("b0", "b2", "b3")
@@ -126,7 +129,7 @@ def test_a_rehearsal_makes_the_plan_of_a_session_and_changes_nothing() -> None:
     story = list(edge.agent.story)
     rehearsal = rehearse(edge)
     assert rehearsal.due
-    assert rehearsal.blocked == "an operator has paused balancing"
+    assert rehearsal.blocked == Doing(activity=Activity.PAUSED)
     assert (list(edge.agent.story), edge.agent.balancing.busy) == (story, False)
 
     pause(edge, False, 10)
@@ -139,8 +142,10 @@ def test_a_rehearsal_makes_the_plan_of_a_session_and_changes_nothing() -> None:
 
 def test_a_rehearsal_says_why_it_is_blocked_by_a_session() -> None:
     edge = b1_until(45.0)
-    assert "as its source: requested" in rehearse(edge).blocked
-    assert "as its source: requested" in inspect(edge).state.doing
+    doing = inspect(edge).state.doing
+    assert doing is not None
+    assert (doing.activity, doing.phase, len(doing.sessions)) == (Activity.SOURCE, SourcePhase.REQUESTED, 1)
+    assert rehearse(edge).blocked == doing
 
 
 def test_at_rest_the_queue_nearest_to_its_threshold_is_named() -> None:

@@ -82,7 +82,7 @@ def test_correlated_patterns_are_kept_apart() -> None:
     placement = place("flood", edges, correlated={"flood": {"rain"}})
     assert placement is not None
     assert placement.edge == "e2"
-    assert Rejected("e1", Rejection.CORRELATED, detail="rain") in placement.decision.rejected
+    assert Rejected("e1", Rejection.CORRELATED, other="rain") in placement.decision.rejected
 
 
 def test_correlated_patterns_share_an_edge_where_there_is_no_other() -> None:

@@ -19,6 +19,7 @@ from tidegate_protocol.balancing.markers import MarkerBind
 from tidegate_protocol.balancing.migrations import MigrationAck, MigrationReport, MigrationStage
 from tidegate_protocol.balancing.places import CollectOrder, PlaceReply, PlaceRequest
 from tidegate_protocol.balancing.sessions import PlannedMove
+from tidegate_protocol.decisions import Rejected, Rejection
 from tidegate_protocol.messages import (
     ControlMessage,
     OutputPrepare,
@@ -385,14 +386,14 @@ def test_nobody_goes_to_another_cluster_before_it_has_collected() -> None:
     subscription = context.registry.get(edge, ("s", number))
     assert subscription is not None
 
-    def move(target_head: str) -> str | None:
+    def move(target_head: str) -> str | Rejected:
         load = PlannedMove(subscriber="s", number=number, target="e9")
         return migrations.start("x", edge, subscription, "e9", target_head, load, lambda move, moved, why: None)
 
-    assert move("another") is None
+    assert move("another") == Rejected(f"out.s.{number}", Rejection.UNCOLLECTED, "e9", other="e1")
     (left,) = context.ledger.all_in(ABANDONED)
     context.ledger.withdraw(left)
-    assert move("another") is not None
+    assert isinstance(move("another"), str)
 
 
 def test_a_client_that_collects_slowly_may_go_on() -> None:

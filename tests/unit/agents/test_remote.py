@@ -105,7 +105,7 @@ def test_a_head_that_has_not_confirmed_its_routes_stops_the_migration() -> None:
     driver.silent = {"m"}
     begun(driver)
     driver.fire(f"wait remote {ID}", 4.0)
-    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.NO_ROUTE, "m")
+    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.NO_ROUTE, ("m",))
 
 
 def test_a_head_that_does_not_answer_the_flood_stops_the_migration() -> None:
@@ -113,7 +113,7 @@ def test_a_head_that_does_not_answer_the_flood_stops_the_migration() -> None:
     actions = begun(driver)
     driver.answer(one(actions, AcceptRequest), accept_reply())
     driver.lose(one(actions, MarkerRequest, "m"))
-    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.PROCESS_ABSENT, "m")
+    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.PROCESS_ABSENT, ("m",))
     assert not driver.heard.places
 
 
@@ -121,7 +121,7 @@ def test_a_refusal_and_silence_of_the_other_head_stop_the_migration() -> None:
     driver = source()
     actions = begun(driver)
     driver.answer(one(actions, AcceptRequest), Refusal(reason=RefusalReason.CONFLICT, message="full"))
-    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.REFUSED, "n", "full")
+    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.REFUSED, ("n",), "full")
     driver = source()
     count = len(messages(begun(driver), AcceptRequest))
     while ID not in driver.heard.problems:
@@ -150,7 +150,7 @@ def test_a_head_that_joined_meanwhile_stops_the_migration() -> None:
     driver.give(MarkerPublished(marker_key(ID, "h")))
     driver.answer(one(actions, MarkerRequest, "m"), MarkerSent(migration=ID, heads=("m", "new")))
     driver.answer(one(actions, MarkerRequest, "n"), MarkerSent(migration=ID, heads=("n",)))
-    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.NO_MARKERS, "behind-m, behind-n, new")
+    assert driver.heard.problems[ID] == d.WhyNot(d.MoveOutcome.NO_MARKERS, ("behind-m", "behind-n", "new"))
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -319,7 +319,7 @@ INSIGHT = InsightState(
     forecasts=1,
     placements=2,
     refused=1,
-    last_refusal="it expired 12 s ago",
+    last_refusal=d.InsightRefused("north", d.InsightRefusal.EXPIRED, 0, 0, 0, by_s=12.0),
 )
 
 

@@ -261,7 +261,7 @@ def test_a_throttled_publisher_keeps_to_its_rate(messages_per_s: float, pauses_s
 
 def test_a_throttle_ends_and_concerns_nobody_else() -> None:
     mover = Mover()
-    slow = ThrottleOrder(publisher=ME, messages_per_s=1.0, for_us=2_000_000, reason="it floods")
+    slow = ThrottleOrder(publisher=ME, messages_per_s=1.0, for_us=2_000_000)
     mover.do(Ordered(slow.model_copy(update={"publisher": "p2~1"})), 10.0)
     assert not mover.machine.throttle.active(10.0)
     assert mover.do(Ordered(slow), 10.0) == []

@@ -63,7 +63,7 @@ from tidegate_protocol.balancing.sessions import (
     SessionNotice,
     SessionPhase,
 )
-from tidegate_protocol.decisions import Cause, PlanOutcome, Reach
+from tidegate_protocol.decisions import Cause, Flood, FloodingPublisher, PlanOutcome, Reach
 from tidegate_protocol.parts import Metric
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "control"
@@ -101,6 +101,8 @@ MOVE: Final = PlannedMove(
     bytes_out_per_s=8e4,
     messages_in_per_s=50.0,
 )
+
+FLOODING = FloodingPublisher(PUBLISHER, Flood.MESSAGES, False, 4000.0, 200.0, 200.0, 30.0, 3)
 
 SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.SubscribeRequest(
@@ -321,7 +323,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     PublisherMoveAck(move="head-1~5~p1"),
     FenceSeen(move="head-1~5~p1", head="head-2"),
     PublisherResume(move="head-1~5~p1", publisher=PUBLISHER, moved=True),
-    ThrottleOrder(publisher=PUBLISHER, messages_per_s=200.0, for_us=30_000_000, reason="4000/s, at most 200/s"),
+    ThrottleOrder(publisher=PUBLISHER, messages_per_s=200.0, for_us=30_000_000, found=FLOODING),
     DrainRequest(edge="edge-1", draining=True),
     DrainReply(edge="edge-1", draining=True, left=12),
     DrainNotice(draining=True),
@@ -381,7 +383,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         pairs=1,
         forecasts=1,
         capacities=1,
-        unused={"uplink of edge-9": "no such edge has been heard of"},
+        unused=(i.Unused(name="edge-9", reason=i.UnusedReason.NO_SUCH_EDGE),),
     ),
     i.EdgeInsight(
         head="head-1",

@@ -21,7 +21,16 @@ HINTS: Final = d.Hints(1e6, (d.QueueForecast(QUEUE, 40.0, 21.5),))
 REJECTED: Final = (
     d.Rejected("edge-2", d.Rejection.STATE, state=LoadState.HIGH),
     d.Rejected(
-        "alert.*", d.Rejection.WOULD_OVERLOAD, "edge-3", True, LoadState.HIGH, Metric.UPLINK, 0.94, 0.9, "as told"
+        "alert.*",
+        d.Rejection.WOULD_OVERLOAD,
+        "edge-3",
+        True,
+        LoadState.HIGH,
+        Metric.UPLINK,
+        0.94,
+        0.9,
+        "alert.#",
+        "as told",
     ),
 )
 FINDING: Final = d.Finding(Metric.QUEUE_DEPTH, QUEUE, 23.0, 18.25, LoadState.OVERLOAD, 2, 3)
@@ -70,11 +79,12 @@ SESSIONS: Final[tuple[d.Decision, ...]] = (
 )  # fmt: skip
 MOVES: Final[tuple[d.Decision, ...]] = (
     d.MigrationEnded(
-        "head-1~1~m7", "siren-7", "alert.*", "edge-1", "edge-0", d.MoveOutcome.RABBITMQ_REFUSED, "edge-0",
-        "PRECONDITION_FAILED", True, session=SESSION,
+        "head-1~1~m7", "siren-7", "alert.*", "edge-1", "edge-0", d.MoveOutcome.UNFIT, ("edge-0",),
+        "PRECONDITION_FAILED", REJECTED[0], True, session=SESSION,
     ),
     d.AcceptanceEnded(
-        "siren-7", "alert.*", "head-2", "edge-0", d.MoveOutcome.NO_ROUTE, "head-3", "no such queue", session=SESSION
+        "siren-7", "alert.*", "head-2", "edge-0", d.MoveOutcome.UNFIT, ("edge-0",), "no such queue",
+        REJECTED[0], session=SESSION,
     ),
     d.AcceptEndUnheard("head-2", 5, session=SESSION),
     d.MoveBelieved("siren-7", "alert.*", "edge-0", session=SESSION),

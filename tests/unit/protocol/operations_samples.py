@@ -39,7 +39,7 @@ INSIGHT: Final = i.InsightState(
     capacities=3,
     placements=4,
     refused=5,
-    last_refusal="it expired 12 s ago",
+    last_refusal=d.InsightRefused("north", d.InsightRefusal.EXPIRED, 1, 2, 3, "", 12.0),
 )
 QUEUE: Final = o.QueueState(
     edge="edge-1",
@@ -72,7 +72,7 @@ BROKER: Final = o.BrokerState(
     broker="edge-1",
     role=o.Role.EDGE,
     state=m.LoadState.OVERLOAD,
-    doing="in session edge-1~7~3 as its source: moving",
+    doing=o.Doing(activity=o.Activity.SOURCE, sessions=("edge-1~7~3",), phase=o.SourcePhase.MOVING, left_s=2.5),
     samples=61,
     metrics={"uplink": MetricReport(value=1.068, low=0.9, high=0.95)},
     unknown=("matching",),
@@ -157,13 +157,14 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
         policy="peer-wd",
         paused=True,
         head_state=m.LoadState.LOW,
-        head_text="would move no publisher: it is LOW",
+        head_plan=o.HeadPlan.ASK_NEIGHBOURS,
+        neighbours=("head-2",),
         edges=(
             o.Rehearsal(
                 edge="edge-1",
                 state=m.LoadState.OVERLOAD,
                 due=True,
-                blocked="balancing is paused",
+                blocked=o.Doing(activity=o.Activity.PAUSED),
                 cause=CAUSE,
                 nothing=o.NothingDue.NO_DANGER,
                 worst=d.Finding(Metric.QUEUE_DEPTH, "out.siren-7.2", 52.0, 43.0, m.LoadState.OVERLOAD, 1, 2),

@@ -22,9 +22,9 @@ from typing import Final
 from tidegate_protocol.balancing.abroad import AcceptEnd, AcceptReply, AcceptRequest
 from tidegate_protocol.balancing.migrations import MigrationAck, MigrationReport, MigrationStage
 from tidegate_protocol.decisions import AcceptanceEnded, MoveOutcome, WhyNot
-from tidegate_protocol.messages import RefusalReason
+from tidegate_protocol.messages import Refusal
 from tidegate_protocol.names import marker_pattern
-from tidegate_protocol.rendering.clauses import rejected, why_not
+from tidegate_protocol.rendering import refusals
 
 from ...kit.dispatch import Dispatch
 from ...kit.outbox import joined
@@ -88,7 +88,7 @@ class Acceptances:
             return
         why_not = self._refusal(message)
         if why_not is not None:
-            context.refuse(reply_to, *why_not)
+            context.refuse(reply_to, why_not)
             return
         acceptance = _Acceptance(message, [reply_to] if reply_to else [], context.now)
         self._accepting[message.migration] = acceptance
@@ -103,32 +103,31 @@ class Acceptances:
             message.migration, message.edge, terms, message.marker, self._prepared, everywhere=True
         )
 
-    def _refusal(self, message: AcceptRequest) -> tuple[RefusalReason, str] | None:
+    def _refusal(self, message: AcceptRequest) -> Refusal | None:
         context, config, edge = self._context, self._context.config, message.edge
         subscription = message.subscription
         if (unknown := stranger(context, message.head)) is not None:
             return unknown
         if message.marker != marker_pattern(message.migration):
-            return RefusalReason.INVALID, f"{message.marker} is not the pattern of this migration's markers"
+            return refusals.wrong_key(message.marker, message.migration, "marker")
         if message.migration in self._endings:
-            return RefusalReason.CONFLICT, "this migration has ended"
+            return refusals.move_over(message.migration)
         if context.stopping or not config.publisher_url:
-            return RefusalReason.NOT_READY, f"{config.head} takes no subscriptions from others"
+            return refusals.takes_nothing_new(config.head)
         if edge not in context.registry.edges:
-            return RefusalReason.UNKNOWN, f"{edge} is not an edge of {config.head}"
+            return refusals.no_such_edge(edge, sorted(context.registry.edges))
         busy = self._hosting.busy(message)
         if busy is not None:
-            return RefusalReason.CONFLICT, rejected(busy)
+            return refusals.rejected(busy)
         if len(self._accepting) >= config.balancing.migrations_max:
-            return RefusalReason.LIMIT, f"migrations_max = {config.balancing.migrations_max} are on their way here"
+            return refusals.limit("migrations_max", config.balancing.migrations_max)
         limit = config.subscriptions_per_subscriber_max
         if context.registry.count_of(subscription.subscriber) >= limit:
-            text = f"{subscription.subscriber} has subscriptions_per_subscriber_max = {limit} subscriptions here"
-            return RefusalReason.LIMIT, text
+            return refusals.limit("subscriptions_per_subscriber_max", limit)
         if len(context.registry) >= config.subscriptions_max:
-            return RefusalReason.LIMIT, f"subscriptions_max = {config.subscriptions_max}"
+            return refusals.limit("subscriptions_max", config.subscriptions_max)
         if context.ledger.places_in(client_of(subscription), USED):
-            return RefusalReason.CONFLICT, f"{subscription.subscriber} has this subscription in this cluster already"
+            return refusals.has_it_already(subscription.subscriber)
         return None
 
     def _prepared(self, migration: str, how: Prepared) -> None:
@@ -138,10 +137,10 @@ class Acceptances:
             return
         problem = how.problem
         if problem is None and how.awaiting:
-            problem = WhyNot(MoveOutcome.NO_ROUTE, ", ".join(how.awaiting))
+            problem = WhyNot(MoveOutcome.NO_ROUTE, how.awaiting)
         replies, acceptance.replies = acceptance.replies, []
         if problem is not None:
-            context.refuse(replies, RefusalReason.NOT_READY, why_not(problem))
+            context.refuse(replies, refusals.not_moved(problem))
             self._close(acceptance, moved=False, why=problem)
             return
         acceptance.reply = AcceptReply(
@@ -162,7 +161,7 @@ class Acceptances:
         unread = context.registry.is_unread(message.edge or "")
         if acceptance is None and message.migration not in self._endings and unread:
             # We have just started and may have made a place for it before.
-            context.refuse(reply_to, RefusalReason.NOT_READY, f"the registry of {message.edge} is not known yet")
+            context.refuse(reply_to, refusals.unread(message.edge or ""))
             return
         if acceptance is not None and acceptance.request.head == message.head:
             outcome = MoveOutcome.MOVED if message.moved else MoveOutcome.CLIENT_STAYED
@@ -170,11 +169,11 @@ class Acceptances:
         elif acceptance is None and message.moved:
             self._came_before_we_started(message)
         elif acceptance is None and not self._endings.stayed(message):
-            context.refuse(reply_to, RefusalReason.NOT_READY, f"{message.subscriber} is just being moved on from here")
+            context.refuse(reply_to, refusals.moves_on(message.subscriber or ""))
             return
         left = self._endings.unremoved(message.migration)
         if left is not None:
-            context.refuse(reply_to, RefusalReason.NOT_READY, f"the place on {left} is not removed yet")
+            context.refuse(reply_to, refusals.not_removed_yet(left))
         else:
             context.reply(reply_to, MigrationAck(migration=message.migration))
 
@@ -215,7 +214,6 @@ class Acceptances:
             number=reply.number,
             other_edge=acceptance.request.source,
             other_number=terms.number,
-            reason="it has moved, and leaves now",
         )
         self._context.do(Send(acceptance.request.head, report))
         return True
@@ -237,11 +235,9 @@ class Acceptances:
             context.promises.drop(migration)
         context.routes.release(message.edge, message.marker)
         self._hosting.ended(message, moved)
-        context.refuse(acceptance.replies, RefusalReason.CONFLICT, "this migration has ended")
-        client, edge = client_of(message.subscription), message.edge
-        context.decide(
-            AcceptanceEnded(*client, message.head, edge, why.outcome, why.who, why.detail, session=migration)
-        )
+        context.refuse(acceptance.replies, refusals.move_over(migration))
+        way = *client_of(message.subscription), message.head, message.edge
+        context.decide(AcceptanceEnded(*way, why.outcome, why.who, why.detail, why.unfit, session=migration))
 
     def _came_before_we_started(self, message: AcceptEnd) -> None:
         """A client has moved here that we don't remember having accepted. It has been moved all the same, and rests."""

@@ -56,7 +56,7 @@ class RemoteCandidates:
         asking = self._asking[session] = _Asking(found)
         if len(self._asking) > ASKING_MAX:
             limit = float(ASKING_MAX)
-            asking.rejected.append(Rejected(context.config.head, Rejection.LIMIT, limit=limit, detail="ASKING_MAX"))
+            asking.rejected.append(Rejected(context.config.head, Rejection.LIMIT, limit=limit, other="ASKING_MAX"))
             self._finish(session)
             return
         states = self._loads.cluster_states()

@@ -219,7 +219,7 @@ class Guests:
     def noted(self, message: GuestList, reply_to: ReplyAddress | None) -> None:
         context = self._context
         if (unknown := stranger(context, message.head)) is not None:
-            context.refuse(reply_to, *unknown, "head")
+            context.refuse(reply_to, unknown)
             return
         for guest in message.guests:
             subscription = guest.subscription

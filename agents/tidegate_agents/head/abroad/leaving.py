@@ -23,7 +23,8 @@ from tidegate_protocol.balancing.abroad import AcceptEnd, AcceptReply, AcceptReq
 from tidegate_protocol.balancing.migrations import MigrationAck, MigrationReport, MigrationStage
 from tidegate_protocol.balancing.places import PlaceRequest
 from tidegate_protocol.decisions import AcceptEndUnheard, MoveOutcome, WhyNot
-from tidegate_protocol.messages import RefusalReason, Subscription
+from tidegate_protocol.messages import Subscription
+from tidegate_protocol.rendering import refusals
 
 from ...config import ATTEMPTS_MAX
 from ...kit.answers import why_not
@@ -143,9 +144,9 @@ class RemoteSteps:
         remote = self._moves.get(migration)
         if remote is None:
             return
-        self._context.cancel_timer(f"wait remote {migration}")
+        self._context.close_wait(f"remote {migration}")
         if awaiting:
-            self._fail(remote, WhyNot(MoveOutcome.NO_ROUTE, ", ".join(sorted(awaiting))))
+            self._fail(remote, WhyNot(MoveOutcome.NO_ROUTE, tuple(sorted(awaiting))))
             return
         remote.live = True
         self._tell_if_ready(remote)
@@ -153,7 +154,7 @@ class RemoteSteps:
     def _routes_failed(self, migration: str, problem: str) -> None:
         remote = self._moves.get(migration)
         if remote is not None:
-            self._fail(remote, WhyNot(MoveOutcome.RABBITMQ_REFUSED, self._context.config.head, problem))
+            self._fail(remote, WhyNot(MoveOutcome.RABBITMQ_REFUSED, (self._context.config.head,), problem))
 
     def _discovered(self, discovery: str, heads: tuple[str, ...], problem: WhyNot | None) -> None:
         self._discovery = ""
@@ -207,7 +208,7 @@ class RemoteSteps:
         elif heads != remote.heads:
             self._heads = ()
             missing = sorted(set(remote.heads) ^ set(heads))
-            self._fail(remote, WhyNot(MoveOutcome.NO_MARKERS, ", ".join(missing)))
+            self._fail(remote, WhyNot(MoveOutcome.NO_MARKERS, tuple(missing)))
         elif remote.again:
             remote.again = False
             self._flood.start(migration, self._published)
@@ -219,8 +220,7 @@ class RemoteSteps:
         context = self._context
         remote = self._moves.pop(move.id)
         self._calls.close(move.id)
-        context.waits.close(f"remote {move.id}")
-        context.cancel_timer(f"wait remote {move.id}")
+        context.close_wait(f"remote {move.id}")
         context.routes.release(move.source, move.marker)
         self._flood.stop(move.id)
         number = remote.reply.number if remote.reply is not None else None
@@ -290,8 +290,7 @@ class RemoteSteps:
     def place_asked(self, message: PlaceRequest, reply_to: ReplyAddress | None) -> None:
         """Only the client knows; ask it on behalf of the other head."""
         if reply_to is None or len(self._places) >= PLACES_ASKED_MAX:
-            text = f"PLACES_ASKED_MAX = {PLACES_ASKED_MAX} questions are under way"
-            self._context.refuse(reply_to, RefusalReason.LIMIT, text)
+            self._context.refuse(reply_to, refusals.limit("PLACES_ASKED_MAX", PLACES_ASKED_MAX))
             return
         self._last_place += 1
         subject = str(self._last_place)
@@ -302,7 +301,7 @@ class RemoteSteps:
         self._place_calls.close(subject)
         reply_to = self._places.pop(subject)
         if answer is Silence.ABSENT:
-            self._context.refuse(reply_to, RefusalReason.UNKNOWN, "this client is not there")
+            self._context.refuse(reply_to, refusals.client_absent())
         elif not isinstance(answer, Silence):
             self._context.reply(reply_to, answer)
         # Of a client that does not answer nothing is said: the head that asked has given up before.

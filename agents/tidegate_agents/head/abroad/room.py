@@ -16,7 +16,8 @@ from typing import Final
 from tidegate_protocol.balancing.abroad import RemoteLoads, RemoteLoadsRequest
 from tidegate_protocol.balancing.loads import BrokerLoad
 from tidegate_protocol.balancing.sessions import CANDIDATES_MAX, LoadReply, LoadRequest
-from tidegate_protocol.messages import LoadState, RefusalReason
+from tidegate_protocol.messages import LoadState
+from tidegate_protocol.rendering import refusals
 
 from ...config import HOP_WAIT_SHARE
 from ...kit.calls import Answer
@@ -66,14 +67,13 @@ class Room:
         if asked is not None:
             asked.replies = joined(asked.replies, reply_to)
         elif unknown is not None:
-            context.refuse(reply_to, *unknown, "head")
+            context.refuse(reply_to, unknown)
         elif context.paused:
-            context.refuse(reply_to, RefusalReason.NOT_READY, "an operator has paused balancing here")
+            context.refuse(reply_to, refusals.paused(context.config.cluster))
         elif not context.config.publisher_url:
-            text = "publisher_url is not configured: clients could not be told where to find this head"
-            context.refuse(reply_to, RefusalReason.NOT_READY, text)
+            context.refuse(reply_to, refusals.not_configured("publisher_url"))
         elif len(self._asked) >= ASKED_MAX:
-            context.refuse(reply_to, RefusalReason.LIMIT, f"ASKED_MAX = {ASKED_MAX} sessions ask already")
+            context.refuse(reply_to, refusals.limit("ASKED_MAX", ASKED_MAX))
         else:
             self._ask_edges(message, reply_to)
 

@@ -20,13 +20,14 @@ from typing import Final
 
 from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainRequest
 from tidegate_protocol.balancing.sessions import PlannedMove
-from tidegate_protocol.decisions import Drained, DrainOrder, DrainOrdered, DrainWaits, MoveOutcome, WhyNot
-from tidegate_protocol.messages import RefusalReason, Subscription
+from tidegate_protocol.decisions import Drained, DrainOrder, DrainOrdered, DrainWaits, MoveOutcome, Rejected, WhyNot
+from tidegate_protocol.messages import Subscription
+from tidegate_protocol.rendering import refusals
 
 from ...kit.dispatch import Dispatch
 from ...machine import ReplyAddress, Send
 from ..context import HeadContext
-from ..places.ledger import ABANDONED, Operation
+from ..places.ledger import Operation
 from ..places.placing import Placing
 from ..registry import EdgeRecord, Key, client_of, key_of, place_of
 from .migrations import Migrations
@@ -69,9 +70,7 @@ class Drains:
         context, edge = self._context, message.edge
         record = context.registry.edges.get(edge)
         if record is None:
-            known = ", ".join(sorted(context.registry.edges)) or "none"
-            text = f"no edge {edge} has been heard of; known: {known}"
-            context.refuse(reply_to, RefusalReason.UNKNOWN, text[:1_000], "edge")
+            context.refuse(reply_to, refusals.no_such_edge(edge, sorted(context.registry.edges)))
             return
         if record.draining != message.draining:
             context.decide(DrainOrdered(edge, DrainOrder.DRAIN if message.draining else DrainOrder.UNDRAIN))
@@ -88,7 +87,7 @@ class Drains:
         self._not_before_s.pop(edge, None)
         self._end_line(edge)
         for migration in sorted(self._leaving.get(edge, ())):
-            self._migrations.failed(migration, WhyNot(MoveOutcome.UNDRAINED, edge))
+            self._migrations.failed(migration, WhyNot(MoveOutcome.UNDRAINED, (edge,)))
 
     def _notify(self, record: EdgeRecord) -> None:
         wanted = record.drain_ordered
@@ -155,7 +154,7 @@ class Drains:
     def _may_leave(self, name: str, subscription: Subscription) -> bool:
         ledger, place = self._context.ledger, place_of(name, subscription)
         paused = self._not_before_s.get(name, {}).get(place[1], 0.0) > self._context.now
-        return not paused and not ledger.is_busy(place) and ledger.state(place) is not ABANDONED
+        return not paused and not ledger.is_busy(place) and ledger.may_begin(Operation.MIGRATION, place)
 
     def _next(self, name: str) -> None:
         """Let the first in the line go, if it still can, and the one behind it a little later."""
@@ -207,7 +206,7 @@ class Drains:
             planned,
             self._migrated,
         )
-        if migration is None:
+        if isinstance(migration, Rejected):
             self._pause(name, key_of(subscription))
         else:
             self._leaving.setdefault(name, set()).add(migration)

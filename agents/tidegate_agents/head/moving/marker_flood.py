@@ -18,12 +18,11 @@ from typing import Final
 
 from tidegate_protocol.balancing.markers import HEADS_MAX, MarkerRequest, MarkerSent
 from tidegate_protocol.decisions import MoveOutcome, WhyNot
-from tidegate_protocol.messages import RefusalReason
 from tidegate_protocol.names import marker_key, marker_prefix
-from tidegate_protocol.rendering.clauses import why_not
+from tidegate_protocol.rendering import refusals
 
 from ...config import ATTEMPTS_MAX
-from ...kit.answers import detail_of
+from ...kit.answers import why_not
 from ...kit.calls import Answer, Silence
 from ...kit.dispatch import Dispatch
 from ...kit.gather import Gatherings
@@ -75,7 +74,7 @@ class MarkerFlood:
         """Have every head publish its marker for `migration`."""
         assert migration not in self._floods, f"{migration} is being flooded already"
         if len(self._floods) >= FLOODS_MAX:
-            done(migration, (), WhyNot(MoveOutcome.NO_MARKERS, self._context.config.head))
+            done(migration, (), WhyNot(MoveOutcome.NO_MARKERS, (self._context.config.head,)))
             return
         self._spread(_Flood(migration, "", done))
 
@@ -90,16 +89,15 @@ class MarkerFlood:
         context = self._context
         flood = self._floods.get(message.migration)
         if (unknown := stranger(context, message.head)) is not None:
-            context.refuse(reply_to, *unknown, "head")
+            context.refuse(reply_to, unknown)
         elif message.key != marker_prefix(message.migration):
-            text = f"{message.key} is not what markers of {message.migration} start with"
-            context.refuse(reply_to, RefusalReason.INVALID, text, "key")
+            context.refuse(reply_to, refusals.wrong_key(message.key, message.migration, "key"))
         elif flood is not None and flood.sender != message.head:
-            context.refuse(reply_to, RefusalReason.CONFLICT, "this flood came from elsewhere; heads form no tree")
+            context.refuse(reply_to, refusals.no_tree(message.migration))
         elif flood is not None:
             flood.replies = joined(flood.replies, reply_to)
         elif len(self._floods) >= FLOODS_MAX:
-            context.refuse(reply_to, RefusalReason.LIMIT, f"FLOODS_MAX = {FLOODS_MAX} floods are under way")
+            context.refuse(reply_to, refusals.limit("FLOODS_MAX", FLOODS_MAX))
         else:
             self._spread(_Flood(message.migration, message.head, replies=[reply_to] if reply_to else []))
 
@@ -123,25 +121,23 @@ class MarkerFlood:
     def _publishing_failed(self, action: PublishMarker, problem: str) -> None:
         head = self._context.config.head
         for flood in [flood for name, flood in self._floods.items() if marker_key(name, head) == action.key]:
-            self._fail(flood, WhyNot(MoveOutcome.RABBITMQ_REFUSED, head, problem))
+            self._fail(flood, WhyNot(MoveOutcome.RABBITMQ_REFUSED, (head,), problem))
 
     def _heard(self, migration: str, head: str, answer: Answer) -> None:
         flood = self._floods[migration]
         if answer is Silence.LATE:
             flood.silent.append(head)
-        elif isinstance(answer, Silence):
-            self._fail(flood, WhyNot(MoveOutcome.PROCESS_ABSENT, head))
         elif not isinstance(answer, MarkerSent) or answer.migration != migration or head not in answer.heads:
-            self._fail(flood, WhyNot(MoveOutcome.REFUSED, head, detail_of(answer)))
+            self._fail(flood, why_not(head, answer))
         else:
             flood.heads |= set(answer.heads)
             if len(flood.heads) > HEADS_MAX:
-                self._fail(flood, WhyNot(MoveOutcome.NO_MARKERS, head))
+                self._fail(flood, WhyNot(MoveOutcome.NO_MARKERS, (head,)))
 
     def _finish(self, migration: str) -> None:
         flood = self._floods[migration]
         if flood.silent:
-            self._fail(flood, WhyNot(MoveOutcome.NO_MARKERS, ", ".join(flood.silent)))
+            self._fail(flood, WhyNot(MoveOutcome.NO_MARKERS, tuple(flood.silent)))
             return
         self._close(flood)
         heads = tuple(sorted(flood.heads))
@@ -151,7 +147,7 @@ class MarkerFlood:
 
     def _fail(self, flood: _Flood, problem: WhyNot) -> None:
         self._close(flood)
-        self._context.refuse(flood.replies, RefusalReason.NOT_READY, why_not(problem))
+        self._context.refuse(flood.replies, refusals.not_moved(problem))
         if flood.done is not None:
             flood.done(flood.migration, (), problem)
 

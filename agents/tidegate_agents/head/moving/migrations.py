@@ -32,9 +32,9 @@ from tidegate_protocol.balancing.migrations import (
     MigrationStage,
 )
 from tidegate_protocol.balancing.sessions import PlannedMove
-from tidegate_protocol.decisions import MigrationEnded, MoveOutcome, WhyNot
+from tidegate_protocol.decisions import MigrationEnded, MoveOutcome, Rejected, Rejection, WhyNot
 from tidegate_protocol.messages import OutputPrepare, Subscription
-from tidegate_protocol.names import marker_prefix
+from tidegate_protocol.names import marker_prefix, output_queue
 
 from ...config import CLIENT_ATTEMPTS_MAX
 from ...kit.calls import Answer, Calls, Question, Silence
@@ -43,7 +43,7 @@ from ...kit.memory import Recent
 from ...machine import Action, PublishMarker, Send, SendClient
 from ..context import HeadContext
 from ..places.knowledge import SEND_AWAY, Knowledge
-from ..places.ledger import ABANDONED, DISCARDED, RESERVED, Operation
+from ..places.ledger import DISCARDED, Operation
 from ..places.removals import Removals
 from ..registry import Client, Place, client_of, place_of
 from .marker_binds import MarkerBinds
@@ -150,21 +150,16 @@ class Migrations:
         target_head: str,
         load: PlannedMove,
         on_end: OnEnd,
-    ) -> str | None:
+    ) -> str | Rejected:
         """Move `subscription` from `source` to `target`, as soon as there is room for one more.
 
-        Returns the migration's id, or None if it can't begin: the client is being moved, it does not use that place
-        any more, it has something to collect before it goes to another cluster, or too many wait.
+        Returns the migration's id, or why it can't begin.
         """
         client, old = client_of(subscription), place_of(source, subscription)
-        unused = self._context.ledger.state(old) in (DISCARDED, ABANDONED, RESERVED)
-        # What an edge that was away still has for it, only its own head can have it collect: until then it stays.
-        abroad = target_head != self._context.config.head
-        kept = abroad and self._knowledge.gap(SEND_AWAY, client) is not None
-        moving = self._of(client) is not None
-        if unused or kept or moving or len(self._waiting) >= WAITING_MAX or self._context.stopping:
-            return None
         config = self._context.config
+        why_not = self._why_not(client, old, abroad=target_head != config.head)
+        if why_not is not None:
+            return replace(why_not, name=output_queue(*old[1]), target=target)
         self._last += 1
         migration = f"{config.head}~{config.incarnation}~m{self._last}"
         move = Move(migration, session, source, subscription, target, target_head, load)
@@ -173,6 +168,19 @@ class Migrations:
         self._context.ledger.begin(Operation.MIGRATION, old, client, migration)
         self._waiting.append(migration)
         return migration
+
+    def _why_not(self, client: Client, old: Place, *, abroad: bool) -> Rejected | None:
+        """Why this client can't be moved away from `old` now; None if it can."""
+        if self._context.stopping:
+            return Rejected(client[0], Rejection.STOPPING)
+        if self._of(client) is not None:
+            return Rejected(client[0], Rejection.MIGRATING)
+        if not self._context.ledger.may_begin(Operation.MIGRATION, old):
+            return Rejected(client[0], Rejection.UNUSED)
+        if len(self._waiting) >= WAITING_MAX:
+            return Rejected(client[0], Rejection.LIMIT, limit=float(WAITING_MAX), other="WAITING_MAX")
+        # What an edge that was away still has for it, only its own head can have it collect: until then it stays.
+        return self._knowledge.gap(SEND_AWAY, client) if abroad else None
 
     def begin_waiting(self) -> None:
         """Let those begin for whom there is room. Called after every event, so that nothing begins inside another."""
@@ -305,7 +313,7 @@ class Migrations:
         assert isinstance(action, PublishMarker)
         for migration in list(self._running):
             if action.key.startswith(f"{marker_prefix(migration)}."):
-                self.failed(migration, WhyNot(MoveOutcome.RABBITMQ_REFUSED, self._context.config.head, problem))
+                self.failed(migration, WhyNot(MoveOutcome.RABBITMQ_REFUSED, (self._context.config.head,), problem))
 
     # Reports
 
@@ -434,7 +442,7 @@ class Migrations:
         move = migration.move
         moved = how.outcome is MoveOutcome.MOVED
         self._finished[move.id] = moved
-        way, told = (*migration.client, move.source, move.target), (how.outcome, how.who, how.detail)
+        way, told = (*migration.client, move.source, move.target), (how.outcome, how.who, how.detail, how.unfit)
         session = move.session or move.id
         self._context.decide(MigrationEnded(move.id, *way, *told, unheard, session=session))
         migration.on_end(move, moved)

@@ -21,7 +21,7 @@ from ..abroad.leaving import RemoteSteps
 from ..context import HeadContext
 from ..places.doubts import Doubts
 from ..places.knowledge import Knowledge
-from ..places.ledger import ABANDONED, RESERVED, USED
+from ..places.ledger import ABANDONED, NEEDED, RESERVED
 from ..places.removals import Removals
 from ..registry import Place
 from .migrations import Migrations
@@ -115,7 +115,7 @@ class Reports:
                 if leaving in (None, here) and self._is_its(here, message) and context.ledger.keep(here):
                     self._moved(message, here, there)
             case MigrationStage.STAYED | MigrationStage.UNKNOWN:
-                if there is not None and leaving is None and context.ledger.state(there) not in (USED, ABANDONED):
+                if there is not None and leaving is None and context.ledger.state(there) not in NEEDED:
                     self._removals.discard(there)
             case MigrationStage.ORDERED | MigrationStage.ATTACHED:
                 # It waits for markers that nobody will send. Its own time-out would end that too, only later.

@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from tidegate_protocol import rendering
 from tidegate_protocol.balancing.sessions import (
     CANDIDATES_MAX,
     BalanceAccepted,
@@ -36,6 +35,7 @@ from tidegate_protocol.balancing.sessions import (
     SessionPhase,
 )
 from tidegate_protocol.decisions import (
+    ENDS,
     MoveOutcome,
     Reach,
     Rejected,
@@ -48,9 +48,9 @@ from tidegate_protocol.decisions import (
     SessionRefused,
     WhyNot,
 )
-from tidegate_protocol.messages import LoadState, RefusalReason
+from tidegate_protocol.messages import LoadState
 from tidegate_protocol.names import output_queue
-from tidegate_protocol.rendering.clauses import OUTCOMES
+from tidegate_protocol.rendering import refusals
 
 from ...kit.answers import rejected_for
 from ...kit.calls import Answer, Silence
@@ -105,7 +105,7 @@ class Sessions:
         shows would cost a deadline.
         """
         if edge in self._by_broker:
-            return Rejected(edge, Rejection.IN_SESSION, detail=self._by_broker[edge])
+            return Rejected(edge, Rejection.IN_SESSION, other=self._by_broker[edge])
         if urgent:
             return None
         if self._resting_until_s.get(edge, 0.0) > self._context.now:
@@ -170,27 +170,27 @@ class Sessions:
         if mine is not None and mine.source == message.edge and mine.phase is not LedPhase.MOVING:
             busy = None  # it has given up, or forgotten, the session that it asked for before
         if message.session in self._ended:
-            why, reason = SessionRefusal.SESSION_OVER, RefusalReason.UNKNOWN
+            why, other = SessionRefusal.SESSION_OVER, ""
         elif context.stopping:
-            why, reason = SessionRefusal.STOPPING, RefusalReason.NOT_READY
+            why, other = SessionRefusal.STOPPING, ""
         elif context.paused:
-            why, reason = SessionRefusal.PAUSED, RefusalReason.NOT_READY
+            why, other = SessionRefusal.PAUSED, ""
         elif record is None or not record.alive or not record.settled:
-            why, reason = SessionRefusal.NOT_KNOWN_YET, RefusalReason.NOT_READY
+            why, other = SessionRefusal.NOT_KNOWN_YET, ""
         elif record.draining:
-            why, reason = SessionRefusal.DRAINING, RefusalReason.CONFLICT
+            why, other = SessionRefusal.DRAINING, ""
         elif busy is not None:
-            why, reason = SessionRefusal(busy.reason), RefusalReason.CONFLICT
+            in_session = busy.reason is Rejection.IN_SESSION
+            why, other = SessionRefusal.IN_SESSION if in_session else SessionRefusal.STABILIZING, busy.other
         else:
             return False
-        other = busy.detail if busy is not None and why is SessionRefusal.IN_SESSION else ""
         refused = SessionRefused(message.edge, why, other, session=message.session)
         context.decide(refused)
         balancing = context.config.balancing
         # One that was merely asked whether it could help is free again in an instant, and may need help itself.
         helper = message.edge in self._by_broker and mine is not None and mine.source != message.edge
         retry_s = balancing.period_s if helper else balancing.retry_s
-        context.refuse(reply_to, reason, rendering.why(refused), retry_after_s=retry_s)
+        context.refuse(reply_to, refusals.session(refused), retry_s)
         return True
 
     # The candidates
@@ -260,7 +260,7 @@ class Sessions:
         if isinstance(answer, Silence):
             session.rejected[edge] = rejected_for(edge, answer)
         elif not isinstance(answer, LoadReply) or answer.load.broker != edge:
-            session.rejected[edge] = Rejected(edge, Rejection.WRONG_ANSWER, detail=answer.kind)
+            session.rejected[edge] = Rejected(edge, Rejection.WRONG_ANSWER, other=answer.kind)
         elif answer.load.busy and not session.patient:
             session.rejected[edge] = Rejected(edge, Rejection.BUSY)
             if last_resort:
@@ -341,8 +341,7 @@ class Sessions:
             moves = self._ended[message.session]
             self._context.reply(reply_to, BalanceAccepted(session=message.session, moves=moves))
         else:
-            text = "no such session, or it has no candidates yet"
-            self._context.refuse(reply_to, RefusalReason.UNKNOWN, text, "session")
+            self._context.refuse(reply_to, refusals.no_session(message.session))
 
     def _accept(self, session: LedSession, message: BalancePlan, reply_to: ReplyAddress | None) -> None:
         context = self._context
@@ -368,7 +367,7 @@ class Sessions:
         context.reply(reply_to, BalanceAccepted(session=session.id, moves=session.accepted))
         if not session.left:
             # A plan without moves that says it helps comes from nobody of ours, and ends the session all the same.
-            nothing = next((one for one in SessionOutcome if one == str(outcome)), SessionOutcome.NO_IMPROVEMENT)
+            nothing = ENDS.get(outcome, SessionOutcome.NO_IMPROVEMENT)
             self._end(session, SessionOutcome.NO_MOVE_BEGUN if message.moves else nothing)
             return
         self._notify(session, SessionPhase.STARTED)
@@ -393,8 +392,8 @@ class Sessions:
         if unfit is not None:
             return replace(unfit, name=queue, target=target)
         migration = self._migrations.start(session.id, session.source, subscription, target, head, move, self._migrated)
-        if migration is None:
-            return Rejected(queue, Rejection.CLIENT_ABSENT, target)
+        if isinstance(migration, Rejected):
+            return migration
         session.left.add(migration)
         return None
 
@@ -438,7 +437,7 @@ class Sessions:
             del self._by_broker[edge]
             if session.moved:
                 self._rest(edge)
-        context.refuse(session.replies, RefusalReason.CONFLICT, OUTCOMES[outcome])
+        context.refuse(session.replies, refusals.session_over(outcome))
         self._ended[session.id] = session.accepted
         self._notify(session, SessionPhase.ENDED)
         counts, duration_s = (session.moved, session.failed), context.now - session.started_s

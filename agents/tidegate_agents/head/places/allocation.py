@@ -33,13 +33,13 @@ from tidegate_protocol.messages import (
     OutputPrepare,
     OutputReady,
     OutputRemove,
-    RefusalReason,
+    Refusal,
     SubscribeReply,
     SubscribeRequest,
     Subscription,
 )
 from tidegate_protocol.names import output_queue
-from tidegate_protocol.rendering.clauses import rejected
+from tidegate_protocol.rendering import refusals
 
 from ...config import EDGES_TRIED_MAX
 from ...kit.answers import rejected_for
@@ -54,7 +54,7 @@ from ..neighbours import Neighbours
 from ..registry import Client, Key, Place, client_of, place_of
 from .doubts import Doubts
 from .knowledge import PLACE, Knowledge
-from .ledger import ABANDONED, DISCARDED, RESERVED, USED, Operation
+from .ledger import ABANDONED, RESERVED, USED, Operation
 from .placing import Placing
 
 
@@ -128,12 +128,12 @@ class Allocations:
             return
         limit = self._context.config.pending_max
         if len(self._pending) >= limit:
-            self._put_off(reply_to, RefusalReason.LIMIT, f"pending_max = {limit} allocations are under way")
+            self._put_off(reply_to, refusals.limit("pending_max", limit))
             return
         found = self._existing(request)
         moving = self._context.ledger.under_way(Operation.MIGRATION, (request.subscriber, request.pattern))
         if found is None and self._is_reserved(request):
-            self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription is just being moved")
+            self._put_off(reply_to, refusals.being_moved())
         elif found is None and not self._sent_after(request, reply_to):
             self._allocate_new(subject, request, reply_to)
         elif found is None:
@@ -141,8 +141,8 @@ class Allocations:
         elif request.unreachable != found[0] or not self._edges.away(found[0]):
             self._confirm_existing(subject, request, reply_to, found)
         elif moving is not None:
-            self._migrations.failed(moving, WhyNot(MoveOutcome.CLIENT_UNREACHABLE, found[0]))
-            self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription was just being moved")
+            self._migrations.failed(moving, WhyNot(MoveOutcome.CLIENT_UNREACHABLE, (found[0],)))
+            self._put_off(reply_to, refusals.being_moved())
         else:
             self._allocate_new(subject, request, reply_to, place_of(*found))
 
@@ -183,7 +183,7 @@ class Allocations:
             return state is ABANDONED, state is not USED, subscription.number, edge
 
         found = self._context.registry.find(request.subscriber, request.pattern)
-        places = [place for place in found if ledger.state(place_of(*place)) not in (RESERVED, DISCARDED)]
+        places = [place for place in found if ledger.may_begin(Operation.ALLOCATION, place_of(*place))]
         return min(places, key=preference, default=None)
 
     def _is_reserved(self, request: SubscribeRequest) -> bool:
@@ -210,10 +210,10 @@ class Allocations:
     ) -> None:
         context, (edge, known) = self._context, found
         if context.ledger.runs(Operation.REMOVAL, place_of(edge, known)):
-            self._put_off(reply_to, RefusalReason.CONFLICT, "this subscription is just being removed")
+            self._put_off(reply_to, refusals.being_removed())
             return
         if not context.registry.edges[edge].client_url:
-            self._put_off(reply_to, RefusalReason.NOT_READY, f"the address of {edge} is not known yet")
+            self._put_off(reply_to, refusals.no_address(edge))
             return
         allocation = _Allocation(request, [reply_to], edge, _renewed(known, request), known)
         self._begin(subject, allocation)
@@ -228,16 +228,14 @@ class Allocations:
         context, config = self._context, self._context.config
         unknown = self._knowledge.gap(PLACE, (request.subscriber, request.pattern))
         if unknown is not None:
-            self._put_off(reply_to, RefusalReason.NOT_READY, f"just started; {unknown}")
+            self._put_off(reply_to, refusals.rejected(unknown))
             return
         limit = config.subscriptions_per_subscriber_max
         if context.registry.count_of(request.subscriber) >= limit:
-            text = f"{request.subscriber} has subscriptions_per_subscriber_max = {limit} subscriptions"
-            context.refuse(reply_to, RefusalReason.LIMIT, text, "subscriber")
+            context.refuse(reply_to, refusals.limit("subscriptions_per_subscriber_max", limit, "subscriber"))
             return
         if len(context.registry) >= config.subscriptions_max:
-            text = f"this cluster holds subscriptions_max = {config.subscriptions_max} subscriptions"
-            context.refuse(reply_to, RefusalReason.LIMIT, text)
+            context.refuse(reply_to, refusals.limit("subscriptions_max", config.subscriptions_max))
             return
         allocation = _Allocation(request, [reply_to], "", _subscription(request, 0), None, instead_of)
         self._try_next(subject, allocation)
@@ -250,7 +248,7 @@ class Allocations:
         if placement is None or len(allocation.tried) >= EDGES_TRIED_MAX:
             named = tuple(sorted(excluded, key=lambda why: why.name))
             nowhere = Placed(request.pattern, PlacementReason.NO_EDGE, subscriber=request.subscriber, rejected=named)
-            self._put_off(allocation.replies, RefusalReason.NO_EDGE, _no_edge_text(named))
+            self._put_off(allocation.replies, refusals.no_edge(named))
             context.decide(nowhere)
             return
         allocation.edge = placement.edge
@@ -296,8 +294,7 @@ class Allocations:
             self._finish_if_live(subject)
         else:
             self._close(subject, allocation)
-            reason = RefusalReason.FAILED if refused else RefusalReason.NOT_READY
-            self._put_off(allocation.replies, reason, rejected(rejected_for(allocation.edge, answer)))
+            self._put_off(allocation.replies, refusals.rejected(rejected_for(allocation.edge, answer)))
 
     def _give_back(self, subject: str, allocation: _Allocation, tell: bool) -> None:
         """Undo what was reserved on an edge. Tell it, as it may have made the queue all the same."""
@@ -312,8 +309,7 @@ class Allocations:
         del self._pending[subject]
         self._context.ledger.end(Operation.ALLOCATION, allocation.place, allocation.client)
         self._calls.close(subject)
-        self._context.waits.close(f"grant {subject}")
-        self._context.cancel_timer(f"wait grant {subject}")
+        self._context.close_wait(f"grant {subject}")
 
     # The end
 
@@ -333,7 +329,7 @@ class Allocations:
             self._give_back(subject, allocation, tell=True)
         else:
             self._close(subject, allocation)
-        self._put_off(allocation.replies, RefusalReason.FAILED, f"the route could not be bound: {problem}")
+        self._put_off(allocation.replies, refusals.no_route(problem))
 
     def _finish_if_live(self, subject: str) -> None:
         allocation = self._pending[subject]
@@ -374,10 +370,10 @@ class Allocations:
                 self._give_back(subject, allocation, tell=True)
             else:
                 self._close(subject, allocation)
-            self._put_off(allocation.replies, RefusalReason.NOT_READY, "this head is being stopped; ask again")
+            self._put_off(allocation.replies, refusals.stopping(self._context.config.head))
 
-    def _put_off(self, reply_to: ReplyAddress | list[ReplyAddress], reason: RefusalReason, text: str) -> None:
-        self._context.refuse(reply_to, reason, text, retry_after_s=self._context.config.period_s)
+    def _put_off(self, reply_to: ReplyAddress | list[ReplyAddress], refusal: Refusal) -> None:
+        self._context.refuse(reply_to, refusal, self._context.config.period_s)
 
     def validate(self) -> None:
         for subject, allocation in self._pending.items():
@@ -401,9 +397,3 @@ def _subscription(request: SubscribeRequest, number: int) -> Subscription:
 def _renewed(known: Subscription, request: SubscribeRequest) -> Subscription:
     """What we know of it, on the terms of the request."""
     return known.model_copy(update={"deadline_us": request.deadline_us, "expires_s": request.expires_s})
-
-
-def _no_edge_text(excluded: tuple[Rejected, ...]) -> str:
-    if not excluded:
-        return "no edge has been heard of yet; start one, or ask again"
-    return "no edge can take it: " + "; ".join(map(rejected, excluded))

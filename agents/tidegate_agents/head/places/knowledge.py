@@ -17,8 +17,9 @@ waited for longer than a silent one: what it holds is there to be had, and only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
+
+from tidegate_protocol.decisions import Rejected, Rejection
 
 from ..neighbours import Neighbours
 from ..registry import Client
@@ -29,25 +30,6 @@ if TYPE_CHECKING:
 
 PATIENT_GRACES: Final = 6
 """For how many times `adopt_grace_s` an edge is waited for that is there and has not told yet what it holds."""
-
-
-class Gap(Enum):
-    """Why something is not known, said of the edge or the neighbour that has still to tell."""
-
-    EDGE_UNREAD = "may hold this subscription"
-    NEIGHBOUR_UNHEARD = "may have this client"
-    UNCOLLECTED = "holds what its client has not collected"
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Why an act has to wait, and for whom."""
-
-    gap: Gap
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.gap.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +70,20 @@ class Knowledge:
         """Whether we have just started and can't tell yet whether this edge is ours."""
         return edge not in self._context.registry.edges and self.is_new()
 
-    def gap(self, act: Act, client: Client) -> Unknown | None:
-        """What is to be waited for before this is done with this client; None if nothing is."""
+    def gap(self, act: Act, client: Client) -> Rejected | None:
+        """Why this can't be done with this client yet, and which edge or neighbour (`other`) is waited for; None if
+        enough is known.
+        """
         context = self._context
         for place in context.ledger.places_in(client, ABANDONED) if act.collected else ():
-            return Unknown(Gap.UNCOLLECTED, place[0])
+            return Rejected(client[0], Rejection.UNCOLLECTED, other=place[0])
         for name in sorted(context.registry.edges):
             record = context.registry.edges[name]
             if record.settled or not (act.for_good or self.is_new(PATIENT_GRACES if record.alive else 1)):
                 continue
             if act.any_pattern or record.listed or context.routes.is_carried(name, client[1]):
-                return Unknown(Gap.EDGE_UNREAD, name)
+                return Rejected(client[0], Rejection.EDGE_UNREAD, other=name)
         for name in sorted(self._neighbours.present()) if act.neighbours and self.is_new() else ():
             if name not in self._told:
-                return Unknown(Gap.NEIGHBOUR_UNHEARD, name)
+                return Rejected(client[0], Rejection.NEIGHBOUR_UNHEARD, other=name)
         return None

@@ -98,6 +98,11 @@ LIVED_IN: Final = frozenset({ASKED, KNOWN, USED})
 SPOKEN_FOR: Final = frozenset({ASKED, RESERVED, USED, ABANDONED})
 """What is not taken away because somebody says that its client never came there."""
 
+PROMISED: Final = frozenset({RESERVED, USED})
+"""What a client was told to use by this run, or will be."""
+NEEDED: Final = frozenset({USED, ABANDONED})
+"""What is kept although its client says that it lives elsewhere: this run told it otherwise, or it has to collect."""
+
 _ENDS: Final = frozenset({DISCARDED, ABSENT, REMOVED})
 TRANSITIONS: Final[dict[PlaceState, frozenset[PlaceState]]] = {
     ABSENT: frozenset({ASKED, RESERVED, KNOWN, DISCARDED, REMOVED}),
@@ -188,6 +193,10 @@ class Ledger:
     def runs(self, operation: Operation, place: Place) -> bool:
         """Whether this operation is under way at this place."""
         return operation in self._records.get(place, _NOTHING).running
+
+    def may_begin(self, operation: Operation, place: Place) -> bool:
+        """Whether this operation may begin at this place, by its state."""
+        return self.state(place) in BEGINS_IN[operation]
 
     def is_busy(self, place: Place) -> bool:
         """Whether any operation is: what an edge lists about it may be out of date."""

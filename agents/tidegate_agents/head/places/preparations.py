@@ -113,7 +113,7 @@ class Preparations:
         preparation = _Preparation(edge, subscription, done)
         unfit = self._edges.unfit(edge, terms.pattern)
         if unfit is not None:
-            done(subject, Prepared(edge, subscription, WhyNot(MoveOutcome.UNFIT, edge, unfit.reason)))
+            done(subject, Prepared(edge, subscription, WhyNot(MoveOutcome.UNFIT, (edge,), unfit=unfit)))
             return
         self._pending[subject] = preparation
         context.ledger.reserve(edge, subscription)
@@ -148,8 +148,7 @@ class Preparations:
 
     def _quiet(self, subject: str) -> None:
         self._calls.close(subject)
-        self._context.waits.close(f"{PART} {subject}")
-        self._context.cancel_timer(f"wait {PART} {subject}")
+        self._context.close_wait(f"{PART} {subject}")
 
     # The edge's side
 
@@ -160,7 +159,7 @@ class Preparations:
             self._calls.wait(subject, config.routes_wait_s + config.reply_timeout_s)
             self._tell_if_ready(subject)
         elif preparation.ready:
-            self._fail(subject, WhyNot(MoveOutcome.NO_ROUTE, preparation.edge))
+            self._fail(subject, WhyNot(MoveOutcome.NO_ROUTE, (preparation.edge,)))
         else:
             if answer is Silence.ABSENT:
                 self._edges.lost(preparation.edge)
@@ -175,7 +174,7 @@ class Preparations:
 
     def _routes_failed(self, subject: str, problem: str) -> None:
         if subject in self._pending:
-            self._fail(subject, WhyNot(MoveOutcome.RABBITMQ_REFUSED, self._pending[subject].edge, problem))
+            self._fail(subject, WhyNot(MoveOutcome.RABBITMQ_REFUSED, (self._pending[subject].edge,), problem))
 
     # The end
 

@@ -17,12 +17,11 @@ from tidegate_protocol.decisions import Removed
 from tidegate_protocol.messages import (
     OutputRemove,
     OutputRemoved,
-    RefusalReason,
     Subscription,
     UnsubscribeReply,
     UnsubscribeRequest,
 )
-from tidegate_protocol.rendering.clauses import rejected
+from tidegate_protocol.rendering import refusals
 
 from ...kit.answers import rejected_for
 from ...kit.calls import Answer, Calls, Silence
@@ -32,7 +31,7 @@ from ...machine import ReplyAddress
 from ..context import HeadContext
 from ..events import EdgeAbsent
 from ..registry import Key, Place, client_of, place_of
-from .ledger import DISCARDED, RESERVED, USED, Operation
+from .ledger import DISCARDED, PROMISED, USED, Operation
 
 PART: Final = "remove"
 NEVER_S: Final = float("-inf")
@@ -92,8 +91,7 @@ class Removals:
             return
         limit = context.config.pending_max
         if len(self._pending) + len(places) > limit:
-            text = f"pending_max = {limit} removals are under way"
-            context.refuse(reply_to, RefusalReason.LIMIT, text, retry_after_s=context.config.period_s)
+            context.refuse(reply_to, refusals.limit("pending_max", limit), context.config.period_s)
             return
         for place in places[1:]:
             self.discard(place)
@@ -119,7 +117,7 @@ class Removals:
         meant, patterns = self._meant((subscriber, message.number)), self.patterns_of(message)
         others = [place for pattern in patterns for place in ledger.places((subscriber, pattern))]
         if not meant and not self._is_current(message, patterns):
-            others = [place for place in others if ledger.state(place) not in (USED, RESERVED)]
+            others = [place for place in others if ledger.state(place) not in PROMISED]
         return [*meant, *(place for place in others if place not in meant)]
 
     def _is_current(self, message: UnsubscribeRequest, patterns: list[str]) -> bool:
@@ -153,9 +151,7 @@ class Removals:
             context.reply(removal.replies, UnsubscribeReply(subscriber=subscriber, number=number))
             context.decide(Removed(subscriber, number, edge))
             return
-        reason = RefusalReason.NOT_READY if isinstance(answer, Silence) else RefusalReason.FAILED
-        text = rejected(rejected_for(edge, answer))
-        context.refuse(removal.replies, reason, text, retry_after_s=context.config.period_s)
+        context.refuse(removal.replies, refusals.rejected(rejected_for(edge, answer)), context.config.period_s)
         if answer is Silence.ABSENT:
             context.tell_parts(EdgeAbsent(edge))
 

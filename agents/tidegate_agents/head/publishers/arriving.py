@@ -18,9 +18,10 @@ from typing import Final
 
 from tidegate_protocol import decisions
 from tidegate_protocol.balancing.publishers import FenceSeen, PublisherExpect, PublisherExpected, PublisherMoveAck
-from tidegate_protocol.decisions import ExpectationEnded, ExpectationOutcome
-from tidegate_protocol.messages import RefusalReason
+from tidegate_protocol.decisions import ExpectationEnded, ExpectationOutcome, Rejected
+from tidegate_protocol.messages import Refusal
 from tidegate_protocol.names import marker_key
+from tidegate_protocol.rendering import refusals
 
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
@@ -62,14 +63,14 @@ class PublisherArrivals:
         """Whether publishers are expected, or have come so recently that their load does not show yet."""
         return bool(self._arrivals) or self._context.now < self._settling_until_s
 
-    def on_expect(self, message: PublisherExpect, reply_to: ReplyAddress | None, full: str | None) -> None:
+    def on_expect(self, message: PublisherExpect, reply_to: ReplyAddress | None, full: Rejected | None) -> None:
         """A neighbour wants to send a publisher. `full` says why this head can't take any now; None if it can."""
         context = self._context
         arrival = self._arrivals.get(message.move)
         if arrival is None:
             why_not = self._refusal(message, full)
             if why_not is not None:
-                context.refuse(reply_to, *why_not)
+                context.refuse(reply_to, why_not)
                 return
             arrival = _Arrival(message.move, message.head, message.publisher, message.fence)
             self._arrivals[message.move] = arrival
@@ -79,23 +80,23 @@ class PublisherArrivals:
             context.decide(expected)
         context.reply(reply_to, PublisherExpected(move=message.move))
 
-    def _refusal(self, message: PublisherExpect, full: str | None) -> tuple[RefusalReason, str] | None:
+    def _refusal(self, message: PublisherExpect, full: Rejected | None) -> Refusal | None:
         context = self._context
         if (unknown := stranger(context, message.head)) is not None:
             return unknown
         if message.fence != marker_key(message.move, message.head):
-            return RefusalReason.INVALID, f"{message.fence} is not the fence of {message.move}"
+            return refusals.wrong_key(message.fence, message.move, "fence")
         if context.stopping:
-            return RefusalReason.NOT_READY, "this head is being stopped"
+            return refusals.stopping(context.config.head)
         others = sorted({arrival.head for arrival in self._arrivals.values()} - {message.head})
         if others:
-            return RefusalReason.CONFLICT, f"publishers are expected from {others[0]} already"
+            return refusals.expected_from(others[0])
         if len(self._arrivals) >= ARRIVALS_MAX:
-            return RefusalReason.LIMIT, f"ARRIVALS_MAX = {ARRIVALS_MAX} publishers are expected"
+            return refusals.limit("ARRIVALS_MAX", ARRIVALS_MAX)
         limit = context.config.publishers_max
         if len(context.registry.publishers) + len(self._arrivals) >= limit:
-            return RefusalReason.LIMIT, f"this head knows publishers_max = {limit} publishers"
-        return None if full is None else (RefusalReason.CONFLICT, full)
+            return refusals.limit("publishers_max", limit)
+        return None if full is None else refusals.rejected(full)
 
     def on_fence(self, event: FenceArrived) -> None:
         """What the publisher sent to the old head has passed here."""

@@ -20,7 +20,6 @@ from typing import Final
 
 from tidegate_protocol.balancing.publishers import ThrottleOrder
 from tidegate_protocol.decisions import Flood, FloodingPublisher, PublisherBehaves
-from tidegate_protocol.rendering import why
 
 from ...kit.dispatch import Dispatch
 from ...load.metrics import PublisherSample
@@ -149,7 +148,7 @@ class Defence:
             flooder.throttled, flooder.above = False, 0
             found = self._found(name, excess, disconnected=True)
             self._context.decide(found)
-            self._context.do(DisconnectPublisher(name, why(found)))
+            self._context.do(DisconnectPublisher(name, found))
         elif flooder.throttled:
             self._throttle(name, excess)
 
@@ -157,8 +156,8 @@ class Defence:
         if not self._publishers.is_client(name):
             return  # a foreign client, which takes no orders
         for_us = round(self._context.config.balancing.containment_s * 1_000_000)
-        text = why(self._found(name, excess, disconnected=False))[:1_000]
-        order = ThrottleOrder(publisher=name, messages_per_s=excess.allowed_per_s, for_us=for_us, reason=text)
+        found = self._found(name, excess, disconnected=False)
+        order = ThrottleOrder(publisher=name, messages_per_s=excess.allowed_per_s, for_us=for_us, found=found)
         self._context.do(SendClient(name, order))
 
     def _found(self, name: str, excess: _Excess, *, disconnected: bool) -> FloodingPublisher:

@@ -42,6 +42,7 @@ from tidegate_protocol.balancing.publishers import (
     PublisherStage,
 )
 from tidegate_protocol.decisions import (
+    ENDS,
     Cause,
     PlanOutcome,
     PublisherMove,
@@ -259,7 +260,7 @@ class PublisherMoves:
         head = context.config.head
         context.decide(PublisherPlan(head, outcome, moves, choice.effects, rejected, session=session.id))
         if not choice.chosen:
-            self._end(session, SessionOutcome(outcome))
+            self._end(session, ENDS[outcome])
             return
         session.predicted = choice.source_after
         for number, one in enumerate(choice.chosen):
@@ -331,8 +332,7 @@ class PublisherMoves:
         self._calls.ask_client(move.id, move.publisher, message, attempts_max=RESUME_ATTEMPTS_MAX)
 
     def _stop_waiting(self, move: _Move) -> None:
-        self._context.waits.close(f"{ROUTES_PART} {move.id}")
-        self._context.cancel_timer(f"wait {ROUTES_PART} {move.id}")
+        self._context.close_wait(f"{ROUTES_PART} {move.id}")
 
     def _heard(self, name: str, answer: Answer) -> None:
         """The answer to what was last asked in this move, or the end of the time for its present step."""

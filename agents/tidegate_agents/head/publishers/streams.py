@@ -25,8 +25,9 @@ from typing import Final
 
 from tidegate_protocol.decisions import PublishersFull
 from tidegate_protocol.errors import InvalidTopic
-from tidegate_protocol.messages import PublisherGoodbye, PublisherHello, PublisherWelcome, RefusalReason
+from tidegate_protocol.messages import PublisherGoodbye, PublisherHello, PublisherWelcome
 from tidegate_protocol.names import MARKER_PREFIX
+from tidegate_protocol.rendering import refusals
 from tidegate_protocol.topics import check_topic
 
 from ...config import SILENT_PERIODS_MAX
@@ -111,8 +112,7 @@ class Publishers:
         context, config = self._context, self._context.config
         publishers = context.registry.publishers
         if message.publisher not in publishers and len(publishers) >= config.publishers_max:
-            text = f"this head knows publishers_max = {config.publishers_max} publishers"
-            context.refuse(reply_to, RefusalReason.LIMIT, text, "publisher")
+            context.refuse(reply_to, refusals.limit("publishers_max", config.publishers_max, "publisher"))
             return
         context.registry.publisher_heard(
             message.publisher, context.now + SILENT_PERIODS_MAX * config.publisher_period_s
