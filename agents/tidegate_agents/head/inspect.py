@@ -50,12 +50,12 @@ from tidegate_protocol.operations import (
     SessionState,
     Told,
 )
-from tidegate_protocol.operations import Role as ToldRole
 
 from ..kit.calls import Answer
 from ..kit.chronicle import Dated, bounded, told
 from ..kit.dispatch import Dispatch
 from ..kit.gather import Gatherings
+from ..load.metrics import Role
 from ..load.overview import (
     alarm_decision,
     concerns_broker,
@@ -215,7 +215,7 @@ class Operations:
         doing = "moves publishers" if loads.busy else f"leads {', '.join(running[:3])}" if running else ""
         return BrokerState(
             broker=config.head,
-            role=ToldRole.HEAD,
+            role=Role.HEAD,
             state=loads.state,
             doing=doing,
             samples=0 if sample is None else 1,
