@@ -33,6 +33,8 @@ HOM_KEY: Final = "hom"
 """Where clients send requests. Clients know a head's address but not its name, so the key is the same on every head."""
 HEAD_KEY: Final = "head"
 """Where the edges of a cluster send to their head: they too know its address rather than its name."""
+DRAIN_PREFIX: Final = "drain~"
+"""With the name of an edge: what stands for a session in the decisions about the drain of that edge."""
 ANSWER_KEY: Final = "answer"
 """Where clients answer the orders of a head. Brokers answer by the default exchange; a client must not have the right
 to write there, because it would reach every queue."""

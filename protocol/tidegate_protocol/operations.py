@@ -77,6 +77,8 @@ class QueueState(Part):
 
 
 class Role(StrEnum):
+    """Which kind of broker a load belongs to; decides which metrics it has."""
+
     HEAD = "head"
     EDGE = "edge"
 

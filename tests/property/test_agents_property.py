@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.agents_network import Call, Faults, Network, maximal
-from tidegate_agents.head.registry import Registry, RegistryDigest, registry_digest
+from tidegate_agents.head.registry import Registry
+from tidegate_agents.kit.subscriptions import RegistryDigest, registry_digest
 from tidegate_agents.topics.covering import CoveringSet
 from tidegate_agents.topics.routes import RouteTable
 from tidegate_protocol.messages import SubscribeReply, Subscription

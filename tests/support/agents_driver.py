@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from tidegate_agents.config import HeadConfig, NeighbourConfig
 from tidegate_agents.head.agent import HeadAgent
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import (
     Action,
     ChangeRoutes,

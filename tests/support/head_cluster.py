@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tests.support.agents_driver import Driver, subscribe
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import (
     Action,
     ChangeRoutes,

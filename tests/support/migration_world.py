@@ -17,7 +17,7 @@ from random import Random
 from tests.support.migration_clients import PATTERN, Client, Place, Queue
 from tidegate_agents.config import BalancingConfig, HeadConfig
 from tidegate_agents.head.agent import HeadAgent
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import (
     Action,
     CancelTimer,

@@ -27,8 +27,8 @@ from tidegate_agents.head.publishers.defence import Defence
 from tidegate_agents.head.publishers.leaving import PublisherMoves
 from tidegate_agents.head.publishers.paths import Paths
 from tidegate_agents.head.publishers.streams import Publishers
-from tidegate_agents.head.registry import Key
 from tidegate_agents.kit.dispatch import Dispatch, Silence
+from tidegate_agents.kit.subscriptions import Key
 from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.machine import (
     Action,

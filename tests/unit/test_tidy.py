@@ -42,6 +42,14 @@ ARROWS: dict[str, set[str]] = {
     "analytics/rabbitmq_stream_source": set(),
     "analytics/tidegate_analytics": {"tidegate_protocol", "rabbitmq_stream_source"},
 }
+# Which rooms of the agents a room may import, besides itself. Modules at the top are named like rooms.
+ROOMS: dict[str, set[str]] = {
+    "kit": {"config", "machine"},
+    "topics": {"kit"},
+    "edge": {"config", "kit", "load", "machine", "policy", "topics"},
+    "head": {"config", "kit", "load", "machine", "policy", "topics"},
+}
+AGENTS = "agents/tidegate_agents"
 SDK = "clients/tidegate"
 SDK_OPEN = ("tidegate.__version__.", "tidegate._core.", "tidegate._engine.asking.")
 CLI = "cli/tidegate_cli"
@@ -96,6 +104,33 @@ def wrong_arrows(package: Path, allowed: set[str]) -> list[str]:
         for line, name in imports(tree)
         if name.split(".")[0] in OURS - allowed - {package.name}
     ]
+
+
+def rooms_entered(package: Path) -> list[str]:
+    """Imports of a room of the agents that point where no arrow does; relative and absolute ones."""
+    return [
+        f"{path.relative_to(package)}:{line}: {room} must not import {other}"
+        for room, allowed in ROOMS.items()
+        for path, _, tree in modules(package / room)
+        for line, name in inner_names(tree, path.relative_to(package.parent))
+        if (other := f"{name}..".split(".")[1]) and other not in allowed | {room}
+        if name.split(".")[0] == package.name
+    ]
+
+
+def inner_names(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+    """The modules that are imported, in full, wherever `path` is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = path.parts[: -node.level] if node.level else ()
+            module = ".".join((*above, *filter(None, [node.module])))
+            whole = module.count(".") == 0  # from .. import head
+            yield from (
+                (node.lineno, f"{module}.{alias.name}" if whole else module)
+                for alias in node.names[: None if whole else 1]
+            )
 
 
 def inner_imports(package: Path) -> list[str]:
@@ -182,6 +217,11 @@ def test_imports_point_one_way(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PACKAGES.keys() - {SDK}))
 def test_others_use_the_core_of_the_sdk_and_its_public_names(name: str) -> None:
     assert inner_imports(PACKAGES[name]) == []
+
+
+def test_rooms_of_agents_know_each_other_one_way() -> None:
+    assert all((ROOT / AGENTS / room).is_dir() for room in ROOMS)
+    assert rooms_entered(ROOT / AGENTS) == []
 
 
 def test_agents_are_pure() -> None:
@@ -275,6 +315,29 @@ def test_each_rule_can_fail(rule: Rule, untidy: str, tmp_path: Path) -> None:
     assert rule(tmp_path) == []
     (tmp_path / "sample.py").write_text(TIDY + untidy)
     assert len(rule(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "untidy"),
+    [
+        ("edge/sample.py", "from ..head.registry import key_of\n"),
+        ("edge/sample.py", "from .. import head\n"),
+        ("edge/sample.py", "import tidegate_agents.head.registry\n"),
+        ("edge/sample.py", "def f():\n    from tidegate_agents.head import registry\n"),
+        ("head/sample.py", "from ..edge.outputs import Outputs\n"),
+        ("head/moving/sample.py", "from ...edge import outputs\n"),
+        ("kit/sample.py", "from ..load.metrics import Metric\n"),
+        ("kit/sample.py", "from ..topics.routes import RouteTable\n"),
+        ("topics/sample.py", "from ..machine import Action\n"),
+    ],
+)
+def test_each_arrow_between_rooms_can_fail(path: str, untidy: str, tmp_path: Path) -> None:
+    sample = tmp_path / "tidegate_agents" / path
+    sample.parent.mkdir(parents=True)
+    sample.write_text(TIDY + "from ..kit.memory import Recent\n" * (path.count("/") == 1))
+    assert rooms_entered(tmp_path / "tidegate_agents") == []
+    sample.write_text(TIDY + untidy)
+    assert len(rooms_entered(tmp_path / "tidegate_agents")) == 1
 
 
 def test_a_missing_docstring_is_found(tmp_path: Path) -> None:

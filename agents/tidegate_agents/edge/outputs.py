@@ -31,9 +31,9 @@ from tidegate_protocol.messages import (
 from tidegate_protocol.names import output_queue
 from tidegate_protocol.rendering import refusals
 
-from ..head.registry import RegistryDigest, key_of, registry_digest
 from ..kit.dispatch import Dispatch
 from ..kit.outbox import joined
+from ..kit.subscriptions import RegistryDigest, key_of, registry_digest
 from ..load.detector import Detector
 from ..machine import (
     DeclareOutput,

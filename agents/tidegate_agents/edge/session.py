@@ -53,6 +53,7 @@ from tidegate_protocol.decisions import (
 from tidegate_protocol.messages import LoadState, Refusal
 from tidegate_protocol.operations import Activity, Doing, SourcePhase
 
+from ..kit.backoff import Backoff
 from ..kit.calls import Answer, Calls, Silence
 from ..kit.dispatch import Dispatch
 from ..kit.memory import Recent
@@ -112,7 +113,7 @@ class EdgeBalancing:
         self._stabilizing = Stabilizing(context, detector)
         self._last_session = 0
         self._head_incarnation: int | None = None
-        self._retry_s = config.retry_s
+        self._backoff = Backoff(config.retry_s, config.retry_max_s)
         self._not_before_s = float("-inf")
         self._state = LoadState.LOW
         self._explained_s = float("-inf")
@@ -196,8 +197,8 @@ class EdgeBalancing:
         state = self._detector.assessment.state
         if self._state is LoadState.OVERLOAD and state is not LoadState.OVERLOAD:
             # The overload went away: the next one is a new one. What remains of a long wait is cut to a short one.
-            self._retry_s = self._config.retry_s
-            self._not_before_s = min(self._not_before_s, self._context.now + self._retry_s)
+            self._backoff.reset()
+            self._not_before_s = min(self._not_before_s, self._context.now + self._backoff.next_s)
         self._state = state
 
     def _view(self) -> LoadView:
@@ -359,10 +360,8 @@ class EdgeBalancing:
     ) -> None:
         session = self._session
         assert session is not None
-        wait_s = self._retry_s if retry_after_s is None else retry_after_s
+        wait_s = self._backoff.take() if retry_after_s is None else retry_after_s
         self._not_before_s = self._context.now + wait_s
-        if retry_after_s is None:
-            self._retry_s = min(2.0 * self._retry_s, self._config.retry_max_s)
         reason, detail = (None, "") if refusal is None else (refusal.reason, refusal.message)
         edge, attempts = self._context.config.edge, self._calls.attempts(session.id)
         self._context.decide(SessionFailed(edge, outcome, wait_s, attempts, failed, reason, detail, session=session.id))
@@ -377,7 +376,7 @@ class EdgeBalancing:
         if moved_after_s is not None:
             self._detector.learn_session(moved_after_s)
         after = session.selection.source_after if session.selection is not None else None
-        self._retry_s = self._config.retry_s
+        self._backoff.reset()
         self._not_before_s = float("-inf")
         edge, duration_s = self._context.config.edge, self._context.now - session.started_s
         session_s = self._detector.session_time.average_s
@@ -448,7 +447,6 @@ class EdgeBalancing:
             assert session.id not in self._hosted, "source and target of one session"
             assert session.id in self._calls, "a session that nothing ends"
             assert self._stabilizing.session != session.id
-        assert self._config.retry_s <= self._retry_s <= max(self._config.retry_max_s, self._config.retry_s)
 
 
 def planned_moves(selection: Selection, detector: Detector) -> tuple[PlannedMove, ...]:

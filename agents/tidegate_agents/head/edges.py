@@ -40,11 +40,12 @@ from tidegate_protocol.rendering import refusals
 from ..config import MISMATCHES_WHILE_BUSY_MAX, SILENT_PERIODS_MAX
 from ..kit.calls import Answer, Calls, Silence
 from ..kit.dispatch import Dispatch
+from ..kit.subscriptions import Key, key_of
 from ..machine import DropLink, EnsureLink, LinkKind, ReplyAddress
 from .context import HeadContext
 from .events import EdgeAbsent, EdgeRead
 from .places.removals import Removals
-from .registry import NUMBER_MAX, EdgeRecord, Key, key_of
+from .registry import NUMBER_MAX, EdgeRecord
 
 NUMBERS_PER_INCARNATION: Final = 1_009
 """How far apart the first numbers of two runs of a head are, as long as it has not read all its edges."""

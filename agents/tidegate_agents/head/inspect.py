@@ -53,13 +53,13 @@ from tidegate_protocol.operations import (
     SessionState,
     Told,
 )
-from tidegate_protocol.operations import Role as ToldRole
 from tidegate_protocol.rendering import refusals
 
 from ..kit.calls import Answer
 from ..kit.chronicle import Dated, bounded, told
 from ..kit.dispatch import Dispatch
 from ..kit.gather import Gatherings
+from ..load.metrics import Role
 from ..load.overview import (
     alarm_decision,
     concerns_broker,
@@ -222,7 +222,7 @@ class Operations:
             doing = Doing(activity=Activity.MOVING_PUBLISHERS)
         return BrokerState(
             broker=config.head,
-            role=ToldRole.HEAD,
+            role=Role.HEAD,
             state=loads.state,
             doing=doing,
             samples=0 if sample is None else 1,

@@ -10,19 +10,13 @@ Invariants:
 - a number is not given to a subscriber again soon: what is still under way about an old queue must not hit a new one;
 - a publisher that has not been heard of for long enough is forgotten by `expire_publishers`, oldest first.
 
-`registry_digest` is used by head and edge alike: the sum, modulo 2^64, of the first eight bytes of the
-SHA-256 of each subscription's line `<subscriber> <number> <pattern> <deadline_us> <expires_s>`. A sum does
-not depend on the order and can be changed by one subscription at a time, which a digest over sorted lines
-can't. It guards against forgetting, not against forgery.
-
 Knows nothing of messages, routes or decisions; time is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
@@ -30,25 +24,19 @@ from typing import Final
 from tidegate_protocol.messages import Capacity, Subscription
 
 from ..kit.memory import Recent
+from ..kit.subscriptions import Key, RegistryDigest, key_of, registry_digest
 from ..policy.placement import EdgeView
 
-Key = tuple[str, int]
-"""Subscriber and number: what names an output queue on its edge."""
 Place = tuple[str, Key]
 """An edge, and a queue there."""
 Client = tuple[str, str]
-"""Subscriber and pattern: somebody who has, or wants, one place."""
+"""One subscription of one subscriber (its name and the pattern): the owner of a place."""
 
 NUMBER_MAX: Final = 1_000_000
 """The largest number of an output queue; then they start anew, past those in use."""
 
 NUMBERS_REMEMBERED_MAX: Final = 10_000
 """Of how many subscribers without any subscription the last number is remembered."""
-
-
-def key_of(subscription: Subscription) -> Key:
-    """The key under which an edge keeps `subscription`."""
-    return subscription.subscriber, subscription.number
 
 
 def place_of(edge: str, subscription: Subscription) -> Place:
@@ -59,46 +47,6 @@ def place_of(edge: str, subscription: Subscription) -> Place:
 def client_of(subscription: Subscription) -> Client:
     """Whose subscription it is."""
     return subscription.subscriber, subscription.pattern
-
-
-class RegistryDigest:
-    """The digest of a set of subscriptions, changed by one at a time."""
-
-    __slots__ = ("_sum", "count")
-
-    def __init__(self, subscriptions: Iterable[Subscription] = ()) -> None:
-        self._sum = 0
-        self.count = 0
-        for subscription in subscriptions:
-            self.add(subscription)
-
-    def add(self, subscription: Subscription) -> None:
-        self._sum = (self._sum + _line_digest(subscription)) % (1 << 64)
-        self.count += 1
-
-    def remove(self, subscription: Subscription) -> None:
-        self._sum = (self._sum - _line_digest(subscription)) % (1 << 64)
-        self.count -= 1
-
-    @property
-    def text(self) -> str:
-        """Sixteen hexadecimal digits."""
-        return f"{self._sum:016x}"
-
-
-def registry_digest(subscriptions: Iterable[Subscription]) -> str:
-    """The digest of all these subscriptions."""
-    return RegistryDigest(subscriptions).text
-
-
-def _line_digest(subscription: Subscription) -> int:
-    s = subscription
-    line = f"{s.subscriber} {s.number} {s.pattern} {s.deadline_us} {s.expires_s}"
-    if s.origin is not None:
-        line += f" {s.origin}"
-    if s.origin_edge is not None:
-        line += f" {s.origin_edge} {s.origin_number}"
-    return int.from_bytes(sha256(line.encode()).digest()[:8], "big")
 
 
 @dataclass(slots=True)

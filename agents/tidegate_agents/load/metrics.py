@@ -16,20 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from tidegate_protocol.messages import Capacity
+from tidegate_protocol.operations import Role as Role
 from tidegate_protocol.parts import Metric as Metric
-
-
-class Role(StrEnum):
-    """Which kind of broker a load belongs to; decides which metrics it has."""
-
-    HEAD = "head"
-    EDGE = "edge"
-
 
 UTILIZATIONS: Final[Mapping[Role, tuple[Metric, ...]]] = MappingProxyType(
     {

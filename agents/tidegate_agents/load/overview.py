@@ -33,9 +33,8 @@ from tidegate_protocol.decisions import (
     SessionRefused,
 )
 from tidegate_protocol.messages import LoadState
-from tidegate_protocol.names import OUTPUT_PREFIX
+from tidegate_protocol.names import DRAIN_PREFIX, OUTPUT_PREFIX
 from tidegate_protocol.operations import NAMES_TOLD_MAX, SESSIONS_TOLD_MAX, BrokerState, Doing, QueueState, SessionState
-from tidegate_protocol.operations import Role as ToldRole
 
 from ..kit.chronicle import Chronicle, Dated
 from ..policy.interface import QueueLoad, Trigger
@@ -44,7 +43,6 @@ from .metrics import BrokerSample, Metric, Role, utilizations
 from .pie import metrics_of
 from .states import Limits
 
-DRAIN_PREFIX: Final = "drain~"
 _PHASES: Final[Mapping[type[Decision], str]] = {
     SessionRefused: "refused",
     SessionCandidates: "planning",
@@ -121,7 +119,7 @@ def edge_state(
     sampled = detector.samples > 0
     return BrokerState(
         broker=detector.edge,
-        role=ToldRole.EDGE,
+        role=Role.EDGE,
         state=state,
         doing=doing,
         samples=detector.samples,

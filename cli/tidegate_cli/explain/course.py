@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tidegate_protocol.decisions import (
     Danger,
@@ -22,11 +22,11 @@ from tidegate_protocol.decisions import (
     SessionWidened,
     Stabilized,
 )
+from tidegate_protocol.names import DRAIN_PREFIX
 from tidegate_protocol.operations import ExplainReply, Told
 from tidegate_protocol.parts import LoadState, Metric
 from tidegate_protocol.rendering import why
 
-DRAIN_PREFIX: Final = "drain~"
 Kind = TypeVar("Kind", bound=Decision)
 
 

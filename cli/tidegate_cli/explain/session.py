@@ -28,6 +28,7 @@ from tidegate_protocol.decisions import (
     SessionWidened,
     Stabilized,
 )
+from tidegate_protocol.names import DRAIN_PREFIX
 from tidegate_protocol.operations import ExplainReply
 from tidegate_protocol.parts import Metric
 from tidegate_protocol.rendering import why
@@ -55,7 +56,7 @@ from tidegate_protocol.rendering.words import (
 )
 
 from ..tables import listing, table
-from .course import DRAIN_PREFIX, Course, Moved, Utilization
+from .course import Course, Moved, Utilization
 from .insights import forecast_words
 from .queues import subscription
 from .rejections import rejections

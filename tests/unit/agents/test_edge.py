@@ -8,7 +8,7 @@ from tests.support.agents_driver import of, replies, sent, subscription
 from tidegate_agents.config import EdgeConfig
 from tidegate_agents.edge import outputs as outputs_module
 from tidegate_agents.edge.agent import EdgeAgent
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import (
     Action,
     ActionFailed,

@@ -8,7 +8,7 @@ from tests.support.agents_driver import Driver, of, replies, sent, subscribe, su
 from tidegate_agents.config import ATTEMPTS_MAX
 from tidegate_agents.head.abroad import guests
 from tidegate_agents.head.moving.steps import NewPlace
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import Action, ChangeRoutes, Send, TimerFired, Undeliverable
 from tidegate_protocol import decisions as d
 from tidegate_protocol.balancing.abroad import Guest, GuestKey, GuestList, GuestsNoted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
 from tidegate_agents.head.places.knowledge import PATIENT_GRACES
 from tidegate_agents.head.places.ledger import GONE_PERIODS
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import ChangeRoutes, DropLink, Send, TimerFired
 from tidegate_protocol.balancing.markers import MarkerBind
 from tidegate_protocol.decisions import RegistryOutcome, RegistryRead

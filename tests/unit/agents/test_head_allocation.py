@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe, subscription
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import (
     ActionFailed,
     ChangeRoutes,

@@ -7,7 +7,7 @@ import pytest
 from tests.support.agents_driver import Driver, of, replies, sent, subscribe
 from tests.support.decisions import of_kind
 from tidegate_agents.head.insights import REFRESH_S, UPLINK_SPREAD_MAX
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import Action, Decision, MessageReceived, Record, SetTimer, TimerFired
 from tidegate_protocol import decisions as d
 from tidegate_protocol.insight import (

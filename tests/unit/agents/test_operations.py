@@ -11,7 +11,7 @@ from tests.support.decisions import rejections
 from tests.support.head_cluster import Cluster, load, move
 from tidegate_agents.head.inspect import EDGE_WAIT_S, QUESTIONS_MAX
 from tidegate_agents.head.moving import offers
-from tidegate_agents.head.registry import registry_digest
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_agents.machine import Action, TimerFired, Undeliverable
 from tidegate_protocol import decisions as d
 from tidegate_protocol.balancing.drains import DrainRequest

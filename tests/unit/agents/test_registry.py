@@ -6,7 +6,8 @@ from hashlib import sha256
 
 import pytest
 
-from tidegate_agents.head.registry import NUMBER_MAX, Registry, registry_digest
+from tidegate_agents.head.registry import NUMBER_MAX, Registry
+from tidegate_agents.kit.subscriptions import registry_digest
 from tidegate_protocol.messages import Subscription
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.agents_driver import subscription
+from tests.support.agents_driver import Driver, sent, subscription
 from tests.support.decisions import rejections
 from tests.support.head_cluster import Cluster, load, move
 from tidegate_agents.head.abroad.candidates import Found
@@ -12,6 +12,7 @@ from tidegate_agents.head.moving import offers, sessions
 from tidegate_agents.machine import StopRequested
 from tidegate_agents.policy.placement import ExpectedLoad
 from tidegate_protocol import decisions as d
+from tidegate_protocol.balancing.abroad import RemoteLoads, RemoteLoadsRequest
 from tidegate_protocol.balancing.drains import DrainRequest
 from tidegate_protocol.balancing.migrations import MigrateCancel, MigrateOrder, MigrationStage
 from tidegate_protocol.balancing.sessions import (
@@ -434,6 +435,19 @@ def test_other_clusters_that_do_not_answer_are_not_waited_for(monkeypatch: pytes
     cluster.ask(request)
     cluster.fire("session e1~1~1", 4.0)
     assert offered(cluster.replies[-1]) == ["e2"]
+
+
+def test_other_clusters_are_not_waited_for_when_their_session_has_ended() -> None:
+    driver = Driver("n")
+    driver.hello("e1")
+    first, second = (
+        BalanceRequest(session=name, edge="e1", metric="uplink", reach=d.Reach.ABROAD) for name in ("e1~1~1", "e1~1~2")
+    )
+    (question,) = sent(driver.tell(first), RemoteLoadsRequest)
+    driver.tell(second)
+    driver.answer(question, RemoteLoads(session=first.session))
+    asked = [decision for decision in driver.agent.story if isinstance(decision, d.RemotesAsked)]
+    assert asked == [], "nobody wants to know any more"
 
 
 def test_fallbacks_are_asked_along_where_there_is_no_other_cluster() -> None:

@@ -28,13 +28,14 @@ from tidegate_protocol.rendering import refusals
 
 from ...kit.dispatch import Dispatch
 from ...kit.outbox import joined
+from ...kit.subscriptions import Key
 from ...machine import ReplyAddress, Send
 from ..context import HeadContext
 from ..moving.sessions import Sessions
 from ..neighbours import stranger
 from ..places.ledger import USED
 from ..places.preparations import Preparations, Prepared
-from ..registry import Key, client_of
+from ..registry import client_of
 from .endings import Endings
 from .guests import Guests
 from .hosting import Hosting

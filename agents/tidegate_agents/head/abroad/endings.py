@@ -23,12 +23,13 @@ from tidegate_protocol.messages import Subscription
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
 from ...kit.memory import Recent
+from ...kit.subscriptions import Key
 from ...machine import ReplyAddress
 from ..context import HeadContext
 from ..moving.migrations import Migrations
 from ..places.ledger import DISCARDED, SPOKEN_FOR
 from ..places.removals import Removals
-from ..registry import Key, Place
+from ..registry import Place
 from .guests import Guests
 
 DOUBTS_MAX: Final = 1_000

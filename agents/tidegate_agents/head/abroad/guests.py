@@ -31,6 +31,7 @@ from tidegate_protocol.names import output_queue
 from ...config import ATTEMPTS_MAX
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
+from ...kit.subscriptions import Key, key_of
 from ...machine import ReplyAddress
 from ..context import HeadContext
 from ..events import EdgeRead, NeighbourAnew
@@ -38,7 +39,7 @@ from ..moving.steps import NewPlace
 from ..neighbours import stranger
 from ..places.knowledge import Knowledge
 from ..places.ledger import RESERVED
-from ..registry import Key, Place, client_of, key_of, place_of
+from ..registry import Place, client_of, place_of
 
 PART: Final = "guests"
 HERE_MAX: Final = 10_000

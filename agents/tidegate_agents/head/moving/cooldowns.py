@@ -10,11 +10,10 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
+from ..registry import Client
+
 CLIENTS_MAX: Final = 100_000
 """How many resting clients are remembered."""
-
-Client = tuple[str, str]
-"""Subscriber and pattern."""
 
 
 class Cooldowns:

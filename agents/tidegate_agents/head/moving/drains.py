@@ -22,14 +22,16 @@ from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainReq
 from tidegate_protocol.balancing.sessions import PlannedMove
 from tidegate_protocol.decisions import Drained, DrainOrder, DrainOrdered, DrainWaits, MoveOutcome, Rejected, WhyNot
 from tidegate_protocol.messages import Subscription
+from tidegate_protocol.names import DRAIN_PREFIX
 from tidegate_protocol.rendering import refusals
 
 from ...kit.dispatch import Dispatch
+from ...kit.subscriptions import Key, key_of
 from ...machine import ReplyAddress, Send
 from ..context import HeadContext
 from ..places.ledger import Operation
 from ..places.placing import Placing
-from ..registry import EdgeRecord, Key, client_of, key_of, place_of
+from ..registry import EdgeRecord, client_of, place_of
 from .migrations import Migrations
 from .steps import Move
 
@@ -38,8 +40,6 @@ LEAVING_PER_PERIOD: Final = 10
 """How many subscriptions of one edge begin to leave in a period, and how many may be under way."""
 SETTLED_PERIODS: Final = 30
 """Longer than a control message may be on its way."""
-SESSION_PREFIX: Final = "drain~"
-"""What stands for a session in the records of such migrations."""
 
 
 class Drains:
@@ -185,7 +185,7 @@ class Drains:
             context.decide(DrainWaits(name, pattern, unfit))
             return
         if placement.decision.advice is not None:
-            context.decide(replace(placement.decision, session=f"{SESSION_PREFIX}{name}"))
+            context.decide(replace(placement.decision, session=f"{DRAIN_PREFIX}{name}"))
         load = self._placing.expected(pattern)
         bytes_per_s, messages_per_s = (load.bytes_per_s, load.messages_per_s) if load is not None else (0.0, 0.0)
         has_it = pattern in context.registry.edges[placement.edge].patterns
@@ -198,7 +198,7 @@ class Drains:
             messages_in_per_s=0.0 if has_it else messages_per_s,
         )
         migration = self._migrations.start(
-            f"{SESSION_PREFIX}{name}",
+            f"{DRAIN_PREFIX}{name}",
             name,
             subscription,
             placement.edge,

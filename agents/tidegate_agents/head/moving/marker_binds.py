@@ -14,8 +14,8 @@ from tidegate_protocol.decisions import WhyNot
 from ...kit.answers import why_not
 from ...kit.calls import Answer, Calls
 from ...kit.dispatch import Dispatch
+from ...kit.subscriptions import Key
 from ..context import HeadContext
-from ..registry import Key
 
 PART = "marker"
 

@@ -429,6 +429,7 @@ class Sessions:
         del self._sessions[session.id]
         context.cancel_timer(f"{PART} {session.id}")
         self._loads.stop(session.id)
+        self._remote.stop(session.id)
         left, session.left = sorted(session.left), set()
         session.failed += len(left)
         for migration in left:

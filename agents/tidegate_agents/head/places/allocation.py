@@ -46,12 +46,13 @@ from ...kit.answers import rejected_for
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
 from ...kit.outbox import joined
+from ...kit.subscriptions import Key
 from ...machine import ReplyAddress, Send
 from ..context import HeadContext
 from ..edges import Edges
 from ..moving.migrations import Migrations
 from ..neighbours import Neighbours
-from ..registry import Client, Key, Place, client_of, place_of
+from ..registry import Client, Place, client_of, place_of
 from .doubts import Doubts
 from .knowledge import PLACE, Knowledge
 from .ledger import ABANDONED, RESERVED, USED, Operation

@@ -29,6 +29,7 @@ from tidegate_protocol.names import marker_key, marker_pattern, output_queue
 
 from ...config import CLIENT_ATTEMPTS_MAX
 from ...kit.answers import detail_of
+from ...kit.backoff import Backoff
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
 from ...machine import PublishMarker
@@ -59,7 +60,7 @@ PAUSE_MAX_S: Final = 300.0
 @dataclass(slots=True)
 class _Inquiry:
     due_s: float
-    pause_s: float
+    backoff: Backoff
     asked_s: float = 0.0
 
 
@@ -68,7 +69,7 @@ class _Waiting:
     """An abandoned place, and when its collection is tried next."""
 
     due_s: float
-    pause_s: float
+    backoff: Backoff
     orders: int = 0
     """How many its client answered and did not carry out."""
     slices: int = 0
@@ -134,7 +135,9 @@ class Doubts:
         for client in [client for client in self._inquiries if client not in wanted]:
             self._forget_inquiry(client)
         for client in in_doubt:
-            inquiry = self._inquiries.setdefault(client, _Inquiry(context.now, context.config.reply_timeout_s))
+            inquiry = self._inquiries.setdefault(
+                client, _Inquiry(context.now, Backoff(context.config.reply_timeout_s, PAUSE_MAX_S))
+            )
             subject = f"{client[0]} {client[1]}"
             idle = subject not in self._questions and len(self._questions) < INQUIRIES_MAX
             if idle and inquiry.due_s <= context.now:
@@ -151,8 +154,7 @@ class Doubts:
         client = (subscriber, pattern)
         inquiry = self._inquiries[client]
         self._questions.close(subject)
-        inquiry.due_s = self._context.now + inquiry.pause_s
-        inquiry.pause_s = min(inquiry.pause_s * 2, PAUSE_MAX_S)
+        inquiry.due_s = self._context.now + inquiry.backoff.take()
         if not isinstance(answer, PlaceReply) or (answer.subscriber, answer.pattern) != client:
             return
         if answer.edge is None or answer.number is None or answer.migration is not None:
@@ -185,7 +187,9 @@ class Doubts:
         self._waiting = {place: self._waiting[place] for place in abandoned if place in self._waiting}
         places = [p for p in abandoned if edges[p[0]].alive and not context.ledger.runs(Operation.COLLECTION, p)]
         for place in places:
-            self._waiting.setdefault(place, _Waiting(context.now, context.config.balancing.retry_s))
+            self._waiting.setdefault(
+                place, _Waiting(context.now, Backoff(context.config.balancing.retry_s, PAUSE_MAX_S))
+            )
         # Who has waited longest comes first: many who never answer would keep all others from their turn.
         for place in sorted(places, key=lambda p: self._waiting[p].due_s):
             waiting = self._waiting[place]
@@ -288,7 +292,8 @@ class Doubts:
         for place in self._context.ledger.places(client):
             waiting = self._waiting.get(place)
             if waiting is not None:
-                waiting.orders, waiting.pause_s = 0, retry_s
+                waiting.orders = 0
+                waiting.backoff.reset()
                 waiting.due_s = min(waiting.due_s, self._context.now + retry_s)
         for name in sorted(self._collections):
             collection = self._collections[name]
@@ -343,8 +348,7 @@ class Doubts:
             waiting.due_s = self._context.now + self._context.config.balancing.retry_s
         elif waiting is not None:
             waiting.orders += failed
-            waiting.due_s = self._context.now + waiting.pause_s
-            waiting.pause_s = min(waiting.pause_s * 2, PAUSE_MAX_S)
+            waiting.due_s = self._context.now + waiting.backoff.take()
         self._ended(collection, outcome, detail)
 
     def _ended(self, collection: _Collection, outcome: CollectionOutcome, detail: str = "") -> None:

@@ -45,9 +45,10 @@ from typing import Final, Protocol
 from tidegate_protocol.messages import Subscription
 
 from ...kit.memory import Recent
+from ...kit.subscriptions import Key
 from ...topics.routes import RouteTable
 from ..moving.steps import NewPlace
-from ..registry import Client, Key, Place, Registry, client_of, place_of
+from ..registry import Client, Place, Registry, client_of, place_of
 
 DISCARDED_MAX: Final = 10_000
 """How many discarded places are remembered, the latest ones. What falls out of it is a place in doubt."""

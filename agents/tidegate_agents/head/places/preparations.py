@@ -20,11 +20,12 @@ from tidegate_protocol.names import output_queue
 from ...kit.answers import why_not
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
+from ...kit.subscriptions import key_of
 from ...topics.waits import Wait
 from ..context import HeadContext
 from ..edges import Edges
 from ..neighbours import Neighbours
-from ..registry import Place, key_of, place_of
+from ..registry import Place, place_of
 from .ledger import RESERVED, Operation
 from .removals import Removals
 

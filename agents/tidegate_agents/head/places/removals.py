@@ -27,10 +27,11 @@ from ...kit.answers import rejected_for
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
 from ...kit.outbox import joined
+from ...kit.subscriptions import Key
 from ...machine import ReplyAddress
 from ..context import HeadContext
 from ..events import EdgeAbsent
-from ..registry import Key, Place, client_of, place_of
+from ..registry import Place, client_of, place_of
 from .ledger import DISCARDED, PROMISED, USED, Operation
 
 PART: Final = "remove"

@@ -59,6 +59,7 @@ from tidegate_protocol.messages import LoadState
 from tidegate_protocol.names import marker_key
 
 from ...kit.answers import detail_of, rejected_for
+from ...kit.backoff import Backoff
 from ...kit.calls import Answer, Calls, Silence
 from ...kit.dispatch import Dispatch
 from ...kit.gather import Gatherings
@@ -157,7 +158,7 @@ class PublisherMoves:
         self._calls = Calls(context, MOVE_PART, context.config.reply_timeout_s, self._heard)
         self._cooldowns = Cooldowns()
         self._count = 0
-        self._failures = 0
+        self._backoff = Backoff(context.config.balancing.retry_s, context.config.balancing.retry_max_s)
         self._not_before_s = 0.0
         self._settling: tuple[float, BrokerSample] | None = None
         self._assessment: Assessment | None = None
@@ -190,7 +191,8 @@ class PublisherMoves:
         self._cooldowns.expire(self._context.now)
         self._settle(sample)
         if assessment.state is not LoadState.OVERLOAD:
-            self._failures, self._not_before_s = 0, 0.0
+            self._backoff.reset()
+            self._not_before_s = 0.0
             return
         idle = not self.busy and not expecting and not self._context.stopping and not self._context.paused
         if idle and self._context.now >= self._not_before_s and self._context.config.balancing.policy != "none":
@@ -427,14 +429,14 @@ class PublisherMoves:
             self._end(session, SessionOutcome.MOVES_ENDED if session.moved else SessionOutcome.NOTHING_MOVED)
 
     def _end(self, session: _PublisherSession, outcome: SessionOutcome) -> None:
-        context, config = self._context, self._context.config.balancing
+        context = self._context
         self._session = None
         retry_after_s = None
         if session.moved and session.predicted is not None:
-            self._failures, self._settling = 0, (context.now, session.predicted)
+            self._backoff.reset()
+            self._settling = (context.now, session.predicted)
         else:
-            retry_after_s = min(config.retry_s * 2.0 ** min(self._failures, 30), config.retry_max_s)
-            self._failures += 1
+            retry_after_s = self._backoff.take()
             self._not_before_s = context.now + retry_after_s
         counts, duration_s = (session.moved, session.failed), context.now - session.started_s
         head = context.config.head

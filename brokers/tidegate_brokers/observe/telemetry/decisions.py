@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from tidegate_agents.load.overview import DRAIN_PREFIX
+from tidegate_agents.kit.memory import Recent
 from tidegate_protocol import decisions, telemetry
 from tidegate_protocol.balancing.migrations import MigrateOrder
 from tidegate_protocol.balancing.publishers import PublisherMoveOrder
@@ -34,6 +34,7 @@ from tidegate_protocol.decisions import (
     Stabilized,
 )
 from tidegate_protocol.messages import ControlMessage
+from tidegate_protocol.names import DRAIN_PREFIX
 from tidegate_protocol.parts import LoadState
 from tidegate_protocol.telemetry import (
     EFFECTS_MAX,
@@ -57,25 +58,6 @@ ORDERS_MAX: Final = 10_000
 SUBSCRIBERS, PUBLISHERS = Moved.SUBSCRIBERS, Moved.PUBLISHERS
 MICROSECONDS: Final = 1_000_000
 
-Value = TypeVar("Value")
-
-
-class _Remembered(Generic[Value]):
-    """The latest few, by name."""
-
-    def __init__(self, count_max: int) -> None:
-        self._values: dict[str, Value] = {}
-        self._count_max = count_max
-
-    def put(self, name: str, value: Value) -> None:
-        self._values.pop(name, None)
-        self._values[name] = value
-        if len(self._values) > self._count_max:
-            del self._values[next(iter(self._values))]
-
-    def pop(self, name: str) -> Value | None:
-        return self._values.pop(name, None)
-
 
 @dataclass(frozen=True, slots=True)
 class _Order:
@@ -93,15 +75,15 @@ class DecisionRecords:
         """Told of every decision besides."""
         self._origin = origin
         self._stated = False
-        self._began: _Remembered[float] = _Remembered(SESSIONS_MAX)
-        self._orders: _Remembered[_Order] = _Remembered(ORDERS_MAX)
+        self._began: Recent[str, float] = Recent(SESSIONS_MAX)
+        self._orders: Recent[str, _Order] = Recent(ORDERS_MAX)
 
     def ordered(self, message: ControlMessage, now: float) -> None:
         """A client is told to move: what is decided about it later on belongs to this order."""
         if isinstance(message, MigrateOrder):
-            self._orders.put(_subscription(message), _Order(message.migration, now))
+            self._orders[_subscription(message)] = _Order(message.migration, now)
         elif isinstance(message, PublisherMoveOrder):
-            self._orders.put(message.publisher, _Order(message.move, now))
+            self._orders[message.publisher] = _Order(message.move, now)
 
     def decided(self, decision: Decision, time_us: int, now: float) -> list[TelemetryRecord]:
         """The records of one decision."""
@@ -159,7 +141,7 @@ class DecisionRecords:
         remote: bool | None = None,
     ) -> SessionBegan:
         session = decision.session or DRAIN_PREFIX + source
-        self._began.put(session, now)
+        self._began[session] = now
         return SessionBegan(
             **header,
             session=session,
@@ -183,7 +165,7 @@ class DecisionRecords:
             reason=decision.label,
             moved=moved,
             failed=failed,
-            duration_us=_since_us(self._began.pop(session), now),
+            duration_us=_since_us(self._began.pop(session, None), now),
         )
 
     def _prediction(self, decision: SessionPlanned | PublisherPlan, header: Header) -> Prediction:
@@ -207,7 +189,7 @@ class DecisionRecords:
             client, pattern, ordered = decision.subscriber, decision.pattern, _subscription(decision)
         else:
             client, pattern, ordered = decision.publisher, None, decision.publisher
-        order = self._orders.pop(ordered)
+        order = self._orders.pop(ordered, None)
         return Migration(
             **header,
             session=decision.session,
