@@ -15,7 +15,7 @@ list() {
   docker build --quiet -f deploy/images/Dockerfile --build-arg PIP_INDEX_URL="${PIP_INDEX_URL:-}" \
     ${PYTHON_IMAGE:+--build-arg PYTHON_IMAGE="$PYTHON_IMAGE"} --target "$1" -t "$1:local" . >/dev/null
   container=$(docker create "$1:local" /nothing)
-  docker cp "$container:/sbom.json" "build/$2.json" >/dev/null
+  docker cp "$container:/sbom.json" "build/$2.json" >/dev/null || { docker rm "$container" >/dev/null && return 1; }
   docker rm "$container" >/dev/null
   docker rmi "$1:local" >/dev/null
   echo "sbom: build/$2.json"
