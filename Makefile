@@ -5,7 +5,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-analytics up test check bench images docs lock clean
+.PHONY: help setup demo demo-analytics up test check audit bench images docs lock clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -25,12 +25,16 @@ up: setup ## start a cluster and keep it running until Ctrl-C
 test: setup ## run all tests (ARGS="-k topics" for some, JOBS=0 for one at a time)
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: setup ## format, lint, types, unit and property tests, fifty random schedules: run this before you commit
+check: setup ## format, lint, types, unit and property tests, fifty random schedules, audit: run this before you commit
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/property tests/unit $(ARGS)
 	@$(BIN)/tidegate simulate --seeds 50
+	@$(BIN)/python scripts/audit.py
+
+audit: setup ## look for known flaws in the pinned packages (part of check)
+	@$(BIN)/python scripts/audit.py
 
 bench: setup ## measure the data plane beside a bare shovel and federation
 	@$(BIN)/tidegate bench dataplane $(ARGS)
@@ -38,12 +42,18 @@ bench: setup ## measure the data plane beside a bare shovel and federation
 docs: setup ## write what is made from the code: pages of docs, dashboards
 	@$(BIN)/python scripts/docs.py
 
-images: ## build the Docker images of brokers and of analytics
-	@docker build -f deploy/images/Dockerfile --target tidegate -t tidegate:local .
-	@docker build -f deploy/images/Dockerfile --target analytics -t tidegate-analytics:local .
+# As in .env, which docker-compose.yml reads; the environment wins.
+PYTHON_IMAGE ?= $(shell sed -n 's/^PYTHON_IMAGE=//p' .env)
+export PYTHON_IMAGE
+BUILD = docker build -f deploy/images/Dockerfile --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --build-arg PIP_INDEX_URL=$(PIP_INDEX_URL)
 
-lock: ## renew the pins in constraints.txt (needs uv)
-	@scripts/lock.sh
+images: ## build the Docker images of brokers and of analytics, and lists of what they hold (build/sbom-*.json)
+	@$(BUILD) --target tidegate -t tidegate:local .
+	@$(BUILD) --target analytics -t tidegate-analytics:local .
+	@scripts/sbom.sh
+
+lock: ## renew versions and hashes in the lock files (ARGS=--keep: only what is new)
+	@scripts/lock.sh $(ARGS)
 
 clean: ## remove the virtual environment and everything else that was made
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -87,9 +87,18 @@ find_python() {
   return 1
 }
 
-fingerprint() { { cat pyproject.toml constraints.txt && pwd; } | sha256sum | cut -d ' ' -f 1; }
+fingerprint() { { cat pyproject.toml constraints.txt deploy/images/requirements-build.txt && pwd; } | sha256sum | cut -d ' ' -f 1; }
 
 environment_works() { [ -x $venv/bin/python ] && new_enough $venv/bin/python && $venv/bin/python -m pip --version >/dev/null 2>&1; }
+
+# Every file that is fetched is one whose hash is in a lock file. What builds comes first, because pip would fetch it
+# without hashes; the project itself has none, and comes last without anything else.
+install_packages() {
+  local pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+  $pip --require-hashes -r deploy/images/requirements-build.txt &&
+    $pip --require-hashes --no-build-isolation -r constraints.txt &&
+    $pip --no-deps --no-build-isolation -e .
+}
 
 ensure_environment() {
   if [ -f $stamp ] && [ "$(cat $stamp)" = "$(fingerprint)" ] && new_enough $venv/bin/python; then return 0; fi
@@ -108,9 +117,10 @@ ensure_environment() {
     "$python" -m venv --clear $venv
   fi
   say "installing the Python packages pinned in constraints.txt (two minutes the first time)"
-  if ! $venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; then
+  if ! install_packages; then
     fail "pip could not install the Python packages; what it said is above." \
-      "Without a way to a package index, set PIP_INDEX_URL or PIP_FIND_LINKS to one you can reach; then run this again."
+      "Without a way to a package index, set PIP_INDEX_URL or PIP_FIND_LINKS to one you can reach; then run this again." \
+      "Where hashes do not match, that index has other files than the one they were locked with (make lock)."
   fi
   fingerprint >$stamp
 }

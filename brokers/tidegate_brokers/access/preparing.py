@@ -8,6 +8,7 @@
     DIR/PERSON/url-inside          the same as brokers reach it
     DIR/SECRET/password            for something that is not RabbitMQ
     DIR/prometheus/JOB.json        for Prometheus (file_sd_configs): every process, every RabbitMQ, and whose they are
+    DIR/prometheus/web.yml         for Prometheus: its login (`prometheus.py`)
 
 Invariants: nothing is written before everything was checked, so that a wrong setting never leaves half a cluster. A
 password that an operator chose has at least 12 characters and is not the user's name. No password is ever logged.
@@ -29,6 +30,7 @@ from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
 from ..settings.urls import DEFAULT_PORTS, ServerUrl
 from .definitions import account_definitions, exchange_definitions
 from .layout import EdgePlace, HeadPlace, Layout
+from .prometheus import login_files
 from .roles import broker_user, link_user
 
 PASSWORD_BYTES: Final = 24
@@ -109,6 +111,8 @@ class Access:
         for job, targets in scraped.items():
             text = json.dumps(targets, indent=2) + "\n"
             files.append((self._directory / PROMETHEUS / f"{job}.json", text, PUBLIC))
+        login = login_files(self._passwords, self._environ, password_variable(PROMETHEUS))
+        files += [(self._directory / path, text, PUBLIC) for path, text in login.items()]
         for file, text, mode in files:
             _write(file, text, mode, owner)
         return [file for file, _, _ in files]

@@ -140,8 +140,17 @@ class Address:
         )
 
     def at(self, url: str) -> Address:
-        """The address `url` of another broker, entered with the credentials and TLS options of this one."""
+        """The address `url` of another broker, entered with the credentials and TLS options of this one.
+
+        Raise `InvalidUrl` where it would be entered without TLS and this one is not: a password that was given for
+        TLS is not sent in the clear because a head says so.
+        """
         other = Address.parse(url)
+        if self.scheme == "amqps" and other.scheme != "amqps":
+            problem = "is without TLS, and the head was reached with TLS"
+            raise InvalidUrl(
+                "url", str(other), problem, "give that broker an amqps:// address (client_url, publisher_url)"
+            )
         return replace(other, user=self.user, password=self.password, tls=self.tls)
 
     def __str__(self) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +19,8 @@ from tidegate_brokers.observe.counters import BrokerMetrics
 from tidegate_brokers.observe.http import HttpServer
 from tidegate_brokers.rabbit.management import Management
 from tidegate_brokers.settings.urls import ServerUrl
+
+HEALTH = Path(__file__).parents[3] / "deploy/images/health.py"
 
 
 @asynccontextmanager
@@ -56,6 +61,19 @@ async def test_a_request_that_is_too_long_is_cut_off() -> None:
         with pytest.raises(httpx.TransportError):
             await client.get("/healthz", headers={"x": "y" * 100_000})
         assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_the_health_check_of_the_image_understands_the_answers() -> None:
+    reasons = ["no connection"]
+    async with serving(reasons) as client:
+        environ = {**os.environ, "TIDEGATE_HEALTH_PORT": str(client.base_url.port)}
+        for code in (1, 0):
+            check = await asyncio.create_subprocess_exec(
+                sys.executable, HEALTH, env=environ, stdout=asyncio.subprocess.PIPE
+            )
+            out, _ = await check.communicate()
+            assert (check.returncode, json.loads(out)["reasons"]) == (code, reasons)
+            reasons.clear()
 
 
 async def test_a_taken_port_is_named() -> None:

@@ -100,6 +100,15 @@ def test_an_address_is_read_and_lends_its_credentials() -> None:
     assert "p/w" not in f"{head} {head!r}"
 
 
+def test_credentials_given_for_tls_are_not_lent_to_an_address_without() -> None:
+    secure, plain = Address.parse("amqps://alice:secret@head"), Address.parse("amqp://alice:secret@head")
+    with pytest.raises(InvalidUrl, match="without TLS") as refused:
+        secure.at("amqp://edge:5672/e")
+    assert "secret" not in str(refused.value)
+    assert plain.at("amqp://edge").scheme == "amqp"
+    assert plain.at("amqps://edge").scheme == "amqps", "one that asks for more is taken"
+
+
 def test_backoff_grows_to_its_limit_and_jitters_downwards() -> None:
     backoff = Backoff(first_s=1, factor=2, limit_s=10, jitter=0.5)
     assert [backoff.delay_s(attempt, 0.0) for attempt in range(5)] == [1, 2, 4, 8, 10]
