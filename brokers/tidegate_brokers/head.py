@@ -61,6 +61,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             version=distribution_version(),
             period_s=config.period_s,
             publisher_url=config.publisher_address,
+            checked_accounts=config.accounts == "checked",
             capacity=config.capacity,
             balancing=config.for_agents,
         )

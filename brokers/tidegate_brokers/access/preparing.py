@@ -196,6 +196,7 @@ class Access:
             "cluster": head.cluster,
             "url": self._url(head, user),
             "client_names": "own",
+            "accounts": "checked",
             **self._broker_tls(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}

@@ -210,6 +210,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Which names clients may use: any, or their own: the name of their RabbitMQ user, and names that "
         "begin with it and a hyphen.",
     )
+    accounts: Literal["unchecked", "checked"] = Field(
+        "unchecked",
+        description="Whether publications carry the account of their publisher (`user_id`), and duplicates are judged "
+        "per account: only where the account of every link of all heads has the tag `impersonator`, and the same on "
+        "all heads. A link without it would stop.",
+    )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
     )
