@@ -13,14 +13,27 @@ from collections.abc import AsyncIterator
 import aio_pika
 import pytest
 import pytest_asyncio
+from pamqp.common import FieldArray, FieldTable
 
 from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Message, Publisher, Subscriber
 from tidegate._engine.asking import Asking
+from tidegate_brokers.access.admission import NOT_YOURS
+from tidegate_brokers.access.roles import broker_user
 from tidegate_embedded.nodes import RabbitNode
 from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
-from tidegate_protocol.names import PUBLISH_EXCHANGE
+from tidegate_protocol.messages import ControlMessage, EdgeGoodbye, OutputRemove, encode
+from tidegate_protocol.names import (
+    CONTROL_EXCHANGE,
+    HEAD_KEY,
+    HOM_KEY,
+    OPERATOR_KEY,
+    PUBLISH_EXCHANGE,
+    broker_key,
+    client_key,
+)
+from tidegate_protocol.operations import PauseRequest, PlanReply, PlanRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -186,3 +199,112 @@ async def test_a_blocking_publisher_says_who_it_is(guarded: Guarded) -> None:
         assert seen.messages[0].account == VICTIM
         assert seen.messages[0].sequence == 0
         await subscription.unsubscribe()
+
+
+# Control: keys that RabbitMQ would refuse, reached by a detour
+
+
+DETOURS: list[tuple[str, ControlMessage, str]] = [
+    (OPERATOR_KEY, PauseRequest(paused=True), HEAD),
+    (HEAD_KEY, EdgeGoodbye(edge="edge-1"), HEAD),
+    (broker_key(HEAD), EdgeGoodbye(edge="edge-1"), HEAD),
+    (broker_key("edge-1"), OutputRemove(subscriber=READER, number=0), "edge-1"),
+]
+
+
+async def dropped(guarded: Guarded, process: str, reason: str) -> float:
+    return await guarded.processes[process].metric(f'tidegate_control_malformed_messages_total{{reason="{reason}"}}')
+
+
+async def received(guarded: Guarded, process: str, kind: str) -> float:
+    return await guarded.processes[process].metric(f'tidegate_control_received_messages_total{{kind="{kind}"}}')
+
+
+async def copies_are_refused(guarded: Guarded) -> bool:
+    """Whether RabbitMQ checks the keys in `CC` against rights, as 4.1 and later do."""
+    async with guarded.channel(RIVAL) as channel:
+        exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+        try:
+            copies: FieldArray = [client_key(RIVAL)]
+            message = aio_pika.Message(b"{}", headers={"CC": copies}, user_id=RIVAL)
+            await exchange.publish(message, HOM_KEY)
+        except aio_pika.exceptions.ChannelClosed:
+            return True
+    return False
+
+
+async def test_what_is_dead_lettered_into_control_is_dropped(guarded: Guarded) -> None:
+    """A queue of the rival's own dead-letters into the control exchange with a key that the rival may not write.
+
+    RabbitMQ checks no such key on any version. Messages get into the queue by `CC`, which 3.10 does not check; newer
+    ones close the channel.
+    """
+    if await copies_are_refused(guarded):
+        pytest.skip("this RabbitMQ checks the keys in CC, so that nothing gets into such a queue")
+    for key, order, process in DETOURS:
+        before = await dropped(guarded, process, "dead-lettered"), await received(guarded, process, order.kind)
+        async with guarded.channel(RIVAL) as channel:
+            arguments: FieldTable = {
+                "x-message-ttl": 0,
+                "x-dead-letter-exchange": CONTROL_EXCHANGE,
+                "x-dead-letter-routing-key": key,
+            }
+            queue = await channel.declare_queue(exclusive=True, arguments=arguments)
+            await queue.bind(CONTROL_EXCHANGE, client_key(RIVAL))
+            exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+            copies: FieldArray = [client_key(RIVAL)]
+            message = aio_pika.Message(encode(order), headers={"CC": copies}, user_id=RIVAL)
+            await exchange.publish(message, HOM_KEY)
+
+            async def counted(process: str = process, wanted: float = before[0] + 1) -> bool:
+                return await dropped(guarded, process, "dead-lettered") == wanted
+
+            await eventually(counted, f"what came to {key} is counted at {process}")
+        assert await received(guarded, process, order.kind) == before[1]
+    await nothing_happened(guarded)
+
+
+async def test_what_is_copied_into_control_is_dropped(guarded: Guarded) -> None:
+    if await copies_are_refused(guarded):
+        pytest.skip("this RabbitMQ checks the keys in CC and BCC")
+
+    async def counted(process: str, reason: str, wanted: float) -> bool:
+        return await dropped(guarded, process, reason) == wanted
+
+    before_head = await dropped(guarded, HEAD, "copied")
+    before, before_hidden = [await dropped(guarded, "edge-1", reason) for reason in ("copied", "wrong-key")]
+    for header in ("CC", "BCC"):
+        async with guarded.channel(RIVAL) as channel:
+            exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+            copies: FieldArray = [OPERATOR_KEY, broker_key("edge-1")]
+            message = aio_pika.Message(encode(PauseRequest(paused=True)), headers={header: copies}, user_id=RIVAL)
+            await exchange.publish(message, HOM_KEY)
+    # RabbitMQ removes BCC: a receiver sees by the key that the message was not for it.
+    await eventually(lambda: counted("edge-1", "copied", before + 1), "the edge counts the first")
+    await eventually(lambda: counted("edge-1", "wrong-key", before_hidden + 1), "the edge counts the second")
+    await eventually(lambda: counted(HEAD, "copied", before_head + 1), "the head counts the first")
+    await nothing_happened(guarded)
+
+
+async def nothing_happened(guarded: Guarded) -> None:
+    for edge in EDGES:
+        assert not await dropped(guarded, edge, NOT_YOURS), "nobody of ours is refused"
+    async with Asking(guarded.url("operator")) as operator:
+        plan = await operator.ask(PlanRequest(), PlanReply)
+        assert not plan.paused
+        assert {edge.edge for edge in plan.edges} == set(EDGES)
+
+
+@pytest.mark.parametrize("account", [broker_user("edge-2"), None], ids=["named", "unnamed"])
+async def test_an_edge_speaks_for_no_other_edge(guarded: Guarded, account: str | None) -> None:
+    before = await dropped(guarded, HEAD, NOT_YOURS), await received(guarded, HEAD, "edge-goodbye")
+    async with guarded.channel(broker_user("edge-2")) as channel:
+        exchange = await channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
+        await exchange.publish(aio_pika.Message(encode(EdgeGoodbye(edge="edge-1")), user_id=account), HEAD_KEY)
+
+    async def counted() -> bool:
+        return await dropped(guarded, HEAD, NOT_YOURS) == before[0] + 1
+
+    await eventually(counted, "it is counted")
+    assert await received(guarded, HEAD, "edge-goodbye") == before[1]
+    await nothing_happened(guarded)

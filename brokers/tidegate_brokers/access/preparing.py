@@ -212,6 +212,7 @@ class Access:
             "url": self._url(edge, user),
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
+            "accounts": "checked",
             **self._broker_tls(),
         }
 

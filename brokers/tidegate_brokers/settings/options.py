@@ -93,6 +93,13 @@ class BrokerConfig(Options):
         description="Address of its Prometheus endpoint, where load is read. Default: the host and credentials of "
         "`url`, port 15692 (15691 with amqps).",
     )
+    accounts: Literal["unchecked", "checked"] = Field(
+        "unchecked",
+        description="Whether all parts name their accounts (`user_id`), so that brokers speak only as themselves and "
+        "duplicates are judged per account. Only where the account of every link has the tag `impersonator` (a link "
+        "without it would stop), all brokers are of this version, and their accounts are called `broker.<name>`; the "
+        "same on all brokers.",
+    )
     period_s: float = Field(
         1.0, ge=0.1, le=60, description="How often signs of life are sent.", json_schema_extra=_unit("s")
     )
@@ -209,12 +216,6 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         "any",
         description="Which names clients may use: any, or their own: the name of their RabbitMQ user, and names that "
         "begin with it and a hyphen.",
-    )
-    accounts: Literal["unchecked", "checked"] = Field(
-        "unchecked",
-        description="Whether publications carry the account of their publisher (`user_id`), and duplicates are judged "
-        "per account: only where the account of every link of all heads has the tag `impersonator`, and the same on "
-        "all heads. A link without it would stop.",
     )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
