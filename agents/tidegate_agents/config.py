@@ -129,6 +129,8 @@ class HeadConfig:
     publishers_max: int = 50_000
     publisher_url: str = ""
     """Where publishers that come from another head connect."""
+    checked_accounts: bool = False
+    """Whether every link of the tree passes on the accounts of publishers."""
     capacity: Capacity = field(default_factory=Capacity)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
 

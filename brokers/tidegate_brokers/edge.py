@@ -12,6 +12,7 @@ from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
+from .access.admission import Admission
 from .observe.counters import BrokerMetrics
 from .observe.exporting.load import EdgeLoadMetrics
 from .observe.telemetry.parts import edge_telemetry
@@ -67,7 +68,8 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         "edge", config.name, control_queue(config.name), (broker_key(config.name), pie_local_key(config.cluster))
     )
     senses = edge_senses(config, agent, plane, runtime.post, management, metrics.registry)
-    control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox)
+    admission = Admission(head=False, brokers=config.accounts == "checked")
+    control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox, admission)
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))

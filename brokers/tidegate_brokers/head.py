@@ -25,6 +25,7 @@ from tidegate_protocol.names import (
     pie_local_key,
 )
 
+from .access.admission import Admission
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
@@ -61,6 +62,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             version=distribution_version(),
             period_s=config.period_s,
             publisher_url=config.publisher_address,
+            checked_accounts=config.accounts == "checked",
             capacity=config.capacity,
             balancing=config.for_agents,
         )
@@ -81,7 +83,9 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     inbox = ControlInbox("head", config.name, control_queue(config.name), _keys(config))
     senses = head_senses(config, lambda: len(plane.links), runtime.post, management, metrics.registry)
     post = senses.switchboard.post
-    own = ControlChannel("control", config.url, post, metrics, inbox, own_names=config.client_names == "own")
+    own_names = config.client_names == "own"
+    admission = Admission(head=True, own_names=own_names, brokers=own_names and config.accounts == "checked")
+    own = ControlChannel("control", config.url, post, metrics, inbox, admission)
     neighbours = {n.name: ControlChannel(f"neighbour-{n.name}", n.url, post, metrics) for n in config.neighbours}
     senses.connect(
         own.reply, {name: partial(_ask_neighbour, channel, broker_key(name)) for name, channel in neighbours.items()}

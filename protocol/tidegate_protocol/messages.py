@@ -74,6 +74,9 @@ class SubscribeReply(Message):
     head_url: Annotated[str, Field(max_length=500)] = ""
     """The head to ask from now on, where the subscription was moved to another cluster; None where it stays the same.
     A client that started anew does not know that it was moved."""
+    checked_accounts: bool = False
+    """Whether publications carry the account of their publisher, checked by RabbitMQ and passed on by every link: then
+    an id without an account is nobody's."""
 
 
 class UnsubscribeRequest(Message):
@@ -107,6 +110,9 @@ class PublisherWelcome(Message):
     publisher: PublisherId
     head: Name
     period_s: Period
+    checked_accounts: bool = False
+    """Whether every link passes on the account of a publisher (`user_id`), so that it may be said. A link that does not
+    would stop at the first message that carries one."""
 
 
 class PublisherGoodbye(Message):

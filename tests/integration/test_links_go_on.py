@@ -135,6 +135,9 @@ async def listening(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) 
             for head in (HEAD, NEIGHBOUR):
                 await eventually(lambda head=head: found.is_routed(head), f"there is a route from {head}")
             yield found
+            for name, process in cluster.processes.items():
+                refused = await process.metric('tidegate_control_malformed_messages_total{reason="not-yours"}')
+                assert not refused, f"{name} takes what its neighbours and edges say"
 
 
 @BOTH_WAYS

@@ -143,9 +143,9 @@ class World:
 
     def judge(self, item: HeldDelivery) -> None:
         """A delivery is new or not; either way it may be acknowledged from now on."""
-        assert item.message_id is not None
-        if self.deduplicator.judge(item.message_id, self.now) is not Verdict.DUPLICATE:
-            self.delivered.append((item.message_id, item.collected))
+        assert item.identity is not None
+        if self.deduplicator.judge(item.identity, self.now) is not Verdict.DUPLICATE:
+            self.delivered.append((item.identity, item.collected))
         for queue in self.queues.values():
             if queue.consumer == item.slot:
                 queue.unacked[:] = [(entry, settled or entry is item.payload) for entry, settled in queue.unacked]

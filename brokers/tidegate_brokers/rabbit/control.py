@@ -9,7 +9,9 @@ Invariants:
 - a message that can't be read is counted by reason, answered if its sender waits for an answer, and dropped;
 - answers go only to direct reply-to addresses, so that no sender can make this process write into a queue of the data
   plane. Clients answer by a key of the control exchange, and only requests they were sent;
-- with `own_names`, a client speaks only for names that belong to the account it is connected with;
+- everybody speaks for himself only, as far as `admission` can tell by accounts, and everything sent from here names the
+  account it is sent by;
+- what came by a detour (dead-lettered, copied) is counted and dropped without an answer;
 - messages are handed on in the order in which they came.
 """
 
@@ -34,13 +36,12 @@ from tidegate_protocol.messages import (
     ControlMessage,
     Refusal,
     RefusalReason,
-    client_of,
     decode,
     encode,
 )
-from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY, client_key
+from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, client_key
 
-from ..access.names import owns
+from ..access.admission import NOT_YOURS, Admission, detour
 from ..errors import AlreadyRunning
 from ..observe.counters import BrokerMetrics
 from ..settings.urls import ServerUrl
@@ -80,9 +81,9 @@ class ControlChannel:
         post: Callable[[Event], None],
         metrics: BrokerMetrics,
         inbox: ControlInbox | None = None,
-        own_names: bool = False,
+        admission: Admission | None = None,
     ) -> None:
-        """`own_names`: refuse clients that speak for names which are not their account's."""
+        """`admission`: what is taken from whom; everything from everybody if it is left out."""
         self.label = label
         self.keeper = ConnectionKeeper(
             label, url, self._setup, self._lost, lambda: metrics.reconnects.labels(label).inc()
@@ -91,7 +92,8 @@ class ControlChannel:
         self._post = post
         self._metrics = metrics
         self._inbox = inbox
-        self._own_names = own_names
+        self._admission = admission or Admission(head=True)
+        self._user = url.credentials[0]
         self._ordered: Recent[str, str] = Recent(ORDERS_MAX)
         """By id of a request to a client: which client."""
         self._taking = False
@@ -164,6 +166,7 @@ class ControlChannel:
             correlation_id=request_id,
             reply_to=REPLY_QUEUE if request_id is not None else None,
             expiration=str(EXPIRATION_MS),
+            user_id=self._user,
         )
         if request_id is not None and key.startswith(CLIENT_KEY_START):
             self._ordered[request_id] = key.removeprefix(CLIENT_KEY_START)
@@ -173,7 +176,9 @@ class ControlChannel:
         """Answer a request that came in here."""
         if isinstance(message, Refusal):
             self._metrics.refused.labels(message.reason.value).inc()
-        properties = Basic.Properties(content_type="application/json", correlation_id=address.request)
+        properties = Basic.Properties(
+            content_type="application/json", correlation_id=address.request, user_id=self._user
+        )
         self._publish("", address.token, message, properties, None)
 
     def _publish(
@@ -236,6 +241,7 @@ class ControlChannel:
     async def _on_reply(self, delivered: DeliveredMessage) -> None:
         request_id = delivered.header.properties.correlation_id
         try:
+            _check_way(delivered)
             message = decode(delivered.body)
             if not request_id:
                 raise MalformedMessage("no-request", "an answer without the id of its request")
@@ -253,7 +259,8 @@ class ControlChannel:
                 raise MalformedMessage("bad-reply-to", "answers go to direct reply-to addresses only")
         except MalformedMessage as error:
             self._count_malformed(error)
-            if address is not None:
+            # Whoever sent by a detour is not spoken to: the address may be another's.
+            if address is not None and detour(delivered.header.properties.headers) is None:
                 self.reply(address, Refusal(reason=RefusalReason.INVALID, message=str(error)))
         else:
             self._metrics.received.labels(message.kind).inc()
@@ -267,20 +274,25 @@ class ControlChannel:
 
     def _admit(self, delivered: DeliveredMessage) -> ControlMessage:
         """The message, if its sender may send it by this key; raise `MalformedMessage` otherwise."""
-        message, key = decode(delivered.body), delivered.routing_key or ""
+        _check_way(delivered)
+        key = delivered.routing_key or ""
+        if self._inbox is not None and key not in self._inbox.keys:
+            # `BCC` leaves no trace but this one.
+            raise MalformedMessage("wrong-key", f"nothing is taken by {key} here")
+        message = decode(delivered.body)
         if message.kind not in ADMITTED_KINDS.get(key, (message.kind,)):
             raise MalformedMessage("kind-not-allowed", f"{message.kind} may not be sent to {key}")
         user = delivered.header.properties.user_id or ""
-        client = client_of(message)
         if key == ANSWER_KEY:
             asked = self._ordered.get(delivered.header.properties.correlation_id or "")
             if asked is None:
                 raise MalformedMessage("no-request", "an answer to an order that was not given, or long ago")
-            if self._own_names and not owns(user, asked):
-                raise MalformedMessage("not-yours", f"{user or 'nobody'} may not answer for {asked}")
+            if not self._admission.may_answer(user, asked):
+                raise MalformedMessage(NOT_YOURS, f"{user or 'nobody'} may not answer for {asked}")
             del self._ordered[delivered.header.properties.correlation_id or ""]
-        elif key == HOM_KEY and self._own_names and (client is None or not owns(user, client)):
-            raise MalformedMessage("not-yours", f"{user or 'nobody'} may not speak for {client}")
+        objection = self._admission.objection(user, key, message)
+        if objection is not None:
+            raise MalformedMessage(NOT_YOURS, objection)
         return message
 
     def _count_malformed(self, error: MalformedMessage) -> None:
@@ -296,6 +308,12 @@ async def _bind(channel: AbstractChannel, inbox: ControlInbox) -> None:
 async def _unbind(channel: AbstractChannel, inbox: ControlInbox) -> None:
     for key in inbox.keys:
         await channel.queue_unbind(inbox.queue, CONTROL_EXCHANGE, key)
+
+
+def _check_way(delivered: DeliveredMessage) -> None:
+    reason = detour(delivered.header.properties.headers)
+    if reason is not None:
+        raise MalformedMessage(reason, "control messages come the direct way, without CC or BCC")
 
 
 def _reply_address(delivered: DeliveredMessage) -> ReplyAddress | None:

@@ -1,7 +1,8 @@
 """Deliveries cut down to what a broker needs of them before aiormq reads them.
 
 A broker uses four properties, `correlation_id`, `reply_to`, `type` and `user_id` (which RabbitMQ has compared with the
-sender's account), and of the headers the offset that a stream gives to a record. The rest is dropped here, because
+sender's account), and of the headers the offset that a stream gives to a record, and the fact that some are there which
+tell of a detour (`access.admission`). The rest is dropped here, because
 anybody who may write to the control exchange can send properties that pamqp refuses (`tidegate_protocol.amqp.
 rewriting`): so a bad message is judged by its body, counted and dropped like any other.
 """
@@ -13,9 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 
-from tidegate_protocol.amqp.content import CORRELATION_ID, HEADERS, REPLY_TO, TYPE, USER_ID, decode_properties
+from tidegate_protocol.amqp.content import (
+    CORRELATION_ID,
+    HEADERS,
+    REPLY_TO,
+    TYPE,
+    USER_ID,
+    UnreadableHeaders,
+    decode_properties,
+)
 from tidegate_protocol.amqp.publications import encode_attributes
 from tidegate_protocol.amqp.rewriting import RewritingReader
+from tidegate_protocol.form import AttributeValue
+
+from ..access.admission import DETOURS, UNREADABLE
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -35,13 +47,13 @@ class PlainTransport(TransportFactory):
 
 
 def plain_properties(properties: bytes) -> bytes:
-    """Keep the texts that are ASCII, as ours always are, and the offset in a stream."""
+    """Keep the texts that are ASCII, as ours always are, the offset in a stream, and the names of detours."""
     found = decode_properties(properties, 0, len(properties))
     flags, kept = 0, b""
-    offset = found.get("headers", {}).get(OFFSET_HEADER)
-    if type(offset) is int:
+    headers = _kept_headers(found.get("headers"))
+    if headers:
         flags |= HEADERS
-        table = encode_attributes({OFFSET_HEADER: offset})
+        table = encode_attributes(headers)
         kept += len(table).to_bytes(4, "big") + table
     for flag, name in _KEPT:
         text = found.get(name)
@@ -49,3 +61,13 @@ def plain_properties(properties: bytes) -> bytes:
             flags |= flag
             kept += bytes([len(text)]) + text.encode()
     return flags.to_bytes(2, "big") + kept
+
+
+def _kept_headers(headers: dict[str, Any] | None) -> dict[str, AttributeValue]:
+    if headers is None:
+        return {}
+    if isinstance(headers, UnreadableHeaders):
+        return {UNREADABLE: True}
+    kept: dict[str, AttributeValue] = {name: True for name in DETOURS if name in headers}
+    offset = headers.get(OFFSET_HEADER)
+    return kept | {OFFSET_HEADER: offset} if type(offset) is int else kept

@@ -93,6 +93,13 @@ class BrokerConfig(Options):
         description="Address of its Prometheus endpoint, where load is read. Default: the host and credentials of "
         "`url`, port 15692 (15691 with amqps).",
     )
+    accounts: Literal["unchecked", "checked"] = Field(
+        "unchecked",
+        description="Whether all parts name their accounts (`user_id`), so that brokers speak only as themselves and "
+        "duplicates are judged per account. Only where the account of every link has the tag `impersonator` (a link "
+        "without it would stop), all brokers are of this version, and their accounts are called `broker.<name>`; the "
+        "same on all brokers.",
+    )
     period_s: float = Field(
         1.0, ge=0.1, le=60, description="How often signs of life are sent.", json_schema_extra=_unit("s")
     )

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from tidegate_protocol.balancing.migrations import MigrationReport, MigrationStage
 from tidegate_protocol.balancing.places import CollectOrder
-from tidegate_protocol.ids import MessageId
 
 from .attachment import Actions, MigrationOutcome, Slot, SlotState, Standing, key_of, marker_name
 from .hold import Expected
+from .identity import parse_identity, stream_of
 from .moves import CancelTimer, HeldDelivery, Place, SetTimer
 
 COLLECT: Final = "collect"
@@ -74,16 +74,14 @@ class Collector:
     def held_count(self) -> int:
         return sum(len(items) for items in self._held.values())
 
-    def must_wait(self, message_id: str | None) -> bool:
+    def must_wait(self, identity: str | None) -> bool:
         """Whether something before this message may still come from the place in use."""
-        parsed = MessageId.parse(message_id)
-        return parsed is not None and _is_ahead(parsed.sequence, self._expected(parsed.stream))
+        stream, sequence = _place_in_stream(identity)
+        return _is_ahead(sequence, self._expected(stream))
 
-    def hold(self, message_id: str | None, payload: Any) -> None:
-        parsed = MessageId.parse(message_id)
-        # What has no sequence waits for nothing but the end of a migration.
-        stream, sequence = (parsed.stream, parsed.sequence) if parsed is not None else ("", 0)
-        item = HeldDelivery(self.slot.number, message_id, payload, collected=True)
+    def hold(self, identity: str | None, payload: Any) -> None:
+        stream, sequence = _place_in_stream(identity)
+        item = HeldDelivery(self.slot.number, identity, payload, collected=True)
         self._held.setdefault(stream, deque()).append((sequence, item))
         self._came_to.setdefault(stream, self._expected(stream))
 
@@ -165,6 +163,12 @@ class Collector:
         self._standing.collecting_at = None
         timers = (CancelTimer(COLLECT), CancelTimer(COLLECT_PATIENCE))
         return [*timers, *self._standing.drop_report(self.order.migration, MigrationStage.ATTACHED)]
+
+
+def _place_in_stream(identity: str | None) -> tuple[str, int]:
+    """The stream and the sequence; what has none waits for nothing but the end of a migration."""
+    parsed = parse_identity(identity)
+    return ("", 0) if identity is None or parsed is None else (stream_of(identity), parsed.sequence)
 
 
 def _is_ahead(sequence: int, following: int | None) -> bool:

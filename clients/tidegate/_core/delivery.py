@@ -2,7 +2,8 @@
 
 A cut link makes a shovel send again, a publisher that reconnects publishes again, and RabbitMQ redelivers what was not
 acknowledged. Duplicates and backward steps are therefore everyday events, and the `Deduplicator` is always on. Per
-publisher and topic it keeps a watermark (one above the highest sequence seen) and, as intervals, the gaps below it:
+account, publisher and topic it keeps a watermark (one above the highest sequence seen) and, as intervals, the gaps
+below it:
 
 - a sequence at the watermark or above is new; the sequences it skips become a gap;
 - a sequence in a gap is late but wanted: it is delivered, counted as reordered, and the gap shrinks;
@@ -24,7 +25,7 @@ from enum import Enum
 from math import inf
 from typing import Final
 
-from tidegate_protocol.ids import MessageId
+from .identity import parse_identity
 
 GAPS_MAX: Final = 64
 """Gaps kept per publisher and topic.
@@ -46,7 +47,7 @@ class Verdict(Enum):
 
 
 class Stream:
-    """The sequences of one publisher on one topic."""
+    """The sequences of one publisher of one account on one topic."""
 
     __slots__ = ("ends", "next_sequence", "opened_at", "starts")
 
@@ -103,7 +104,7 @@ class Deduplicator:
 
     def __init__(self, streams_max: int) -> None:
         self._streams_max = streams_max
-        # By the part of the message id before the sequence, so that an id is taken apart only when it is new.
+        # By the part of the identity before the sequence, so that it is taken apart only when it is new.
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         self.duplicates = 0
         self.reordered = 0
@@ -111,12 +112,12 @@ class Deduplicator:
         self.forgotten_streams = 0
         self._given_up = 0
 
-    def judge(self, message_id: str | None, now: float) -> Verdict:
-        """Say what the delivery with this id is, and remember that it was seen."""
-        prefix, _, digits = message_id.rpartition(":") if message_id else ("", "", "")
+    def judge(self, identity: str | None, now: float) -> Verdict:
+        """Say what the delivery with this identity is, and remember that it was seen."""
+        prefix, _, digits = identity.rpartition(":") if identity else ("", "", "")
         stream = self._streams.get(prefix)
         if stream is None:
-            return self._first(message_id, prefix, now)
+            return self._first(identity, prefix)
         if not (digits.isascii() and digits.isdigit()):
             self.foreign += 1
             return Verdict.FOREIGN
@@ -139,7 +140,7 @@ class Deduplicator:
         return Verdict.DUPLICATE
 
     def expected(self, prefix: str) -> int | None:
-        """The sequence that follows the highest one seen of a stream, named by the part of its message ids before the
+        """The sequence that follows the highest one seen of a stream, named by the part of its identities before the
         sequence; None for a stream not seen (or not any more).
         """
         stream = self._streams.get(prefix)
@@ -162,8 +163,8 @@ class Deduplicator:
             assert all(start < end for start, end in zip(stream.starts, stream.ends, strict=True))
             assert not edges or edges[-1] < stream.next_sequence
 
-    def _first(self, message_id: str | None, prefix: str, now: float) -> Verdict:
-        parsed = MessageId.parse(message_id)
+    def _first(self, identity: str | None, prefix: str) -> Verdict:
+        parsed = parse_identity(identity)
         if parsed is None:
             self.foreign += 1
             return Verdict.FOREIGN

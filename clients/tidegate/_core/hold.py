@@ -5,9 +5,9 @@ their order, until both conditions are met:
 
 - the marker of every head has come through both queues. By then everything that a head sent to the old queue before its
   marker has been delivered;
-- for every publisher and topic held here, the first held message follows or overlaps what was delivered. A marker alone
-  is not enough: RabbitMQ promises no order between channels, so that now and then a message that was routed before the
-  new queue was bound is enqueued in the old queue behind the marker.
+- for every account, publisher and topic held here, the first held message follows or overlaps what was delivered. A
+  marker alone is not enough: RabbitMQ promises no order between channels, so that now and then a message that was
+  routed before the new queue was bound is enqueued in the old queue behind the marker.
 
 A publisher that is silent shows no such gap; for its sake the old queue is listened to for `linger_s` more. The second
 condition is always met in the end, because the old queue gets everything that the new queue gets. Messages of plain
@@ -27,14 +27,14 @@ from math import inf
 from typing import Any, Final
 
 from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationStage
-from tidegate_protocol.ids import MessageId
 
 from .attachment import Slot
+from .identity import parse_identity, stream_of
 from .moves import HeldDelivery
 from .overlap import Mark, Overlap, Plain, PlainLog
 
 Expected = Callable[[str], int | None]
-"""The sequence that follows what was delivered of a stream (the part of a message id before its sequence)."""
+"""The sequence that follows what was delivered of a stream (the part of an identity before its sequence)."""
 
 EARLY_MARKERS_MAX: Final = 64
 
@@ -116,13 +116,13 @@ class Hold:
         old, new = self.missing
         return f"markers missing {old} old, {new} new; streams behind: {self.unmet}"
 
-    def take(self, slot: int, message_id: str | None, payload: Any, content: bytes | None) -> None:
+    def take(self, slot: int, identity: str | None, payload: Any, content: bytes | None) -> None:
         """Keep a delivery of the new queue back."""
-        stream = message_id.rpartition(":")[0] if message_id else ""
+        stream = stream_of(identity) if identity else ""
         if stream not in self._streams:
-            parsed = MessageId.parse(message_id)
+            parsed = parse_identity(identity)
             if parsed is None:
-                self._items.append(HeldDelivery(slot, message_id, payload, content=content))
+                self._items.append(HeldDelivery(slot, identity, payload, content=content))
                 if content is not None:
                     self._plain.append((content, inf))
                 return
@@ -130,7 +130,7 @@ class Hold:
             # Nothing comes before sequence 0.
             if parsed.sequence:
                 self._unmet[stream] = parsed.sequence
-        self._items.append(HeldDelivery(slot, message_id, payload))
+        self._items.append(HeldDelivery(slot, identity, payload))
 
     def marker_old(self, head: str, mark: Mark) -> None:
         if head in self._missing_old:

@@ -25,8 +25,10 @@ from typing import Any, Final
 
 from tidegate_protocol.amqp.content import UnreadableHeaders
 from tidegate_protocol.form import published_us
+from tidegate_protocol.ids import MessageId
 
 from .delivery import AckLedger, Deduplicator, Verdict
+from .identity import identity_of
 from .message import Message
 from .overlap import PlainLog, fingerprint
 from .statistics import Histogram, Statistics
@@ -62,8 +64,11 @@ class Inbox:
         self._deduplicator = Deduplicator(streams_max)
         self._unsettled: dict[str, Message] = {}
         self._settled: deque[Message] = deque()
+        self.checked_accounts = False
+        """Whether the cluster vouches for accounts, as the head says: then ids without one count for nothing."""
         self.judge = self._deduplicator.judge
-        """Says whether a delivery is new. For drivers that hand each message over at once and keep none."""
+        """Says by its identity whether a delivery is new. For drivers that hand each message over at once and keep
+        none."""
         self.expected = self._deduplicator.expected
         """The sequence that follows what was delivered of a stream."""
         self.plain = PlainLog()
@@ -71,11 +76,17 @@ class Inbox:
         self.collected = 0
         self.malformed = 0
         """Messages delivered without their headers, which can't be read."""
+        self.unchecked = 0
+        """Messages delivered without their ids, for which no account was checked."""
         self._malformed_logged_s = float("-inf")
 
     def open_ledger(self) -> AckLedger:
         """The ledger of a new channel; when that channel is gone its ledger is to be set to not alive."""
         return AckLedger(self.ack_batch)
+
+    def identify(self, account: str | None, message_id: str | None) -> str | None:
+        """What a delivery is known by here (`identity`)."""
+        return identity_of(account, message_id, self.checked_accounts)
 
     def receive(
         self,
@@ -88,16 +99,19 @@ class Inbox:
         redelivered: bool,
         now: float,
         collected: bool = False,
+        account: str | None = None,
     ) -> bool:
         """Take a delivery. Returns whether it went into the buffer.
 
-        `collected`: it was fetched from an edge that had been away, and may come after newer ones.
+        `collected`: it was fetched from an edge that had been away, and may come after newer ones. `account`: who
+        published it, as RabbitMQ has checked.
         """
         ledger.last = tag
-        verdict = self._deduplicator.judge(message_id, now)
+        identity = identity_of(account, message_id, self.checked_accounts)
+        verdict = self._deduplicator.judge(identity, now)
         if verdict is Verdict.DUPLICATE:
-            assert message_id is not None
-            original = self._unsettled.get(message_id)
+            assert identity is not None
+            original = self._unsettled.get(identity)
             if original is None:
                 ledger.settle(tag)
             else:
@@ -105,15 +119,19 @@ class Inbox:
             return False
         if type(headers) is UnreadableHeaders:
             self._note_malformed(topic, message_id, headers.reason, now)
-        identity = message_id
         if verdict is Verdict.FOREIGN:
+            if identity is None and MessageId.parse(message_id) is not None:
+                self.unchecked += 1
             identity = None
             # What is redelivered may have been entered already; what is collected came by another way.
             if not redelivered and not collected:
-                self.plain.add(fingerprint(topic, body, message_id, headers), now)
-        message = Message(topic, body, identity, headers, redelivered, self.deadline_s, published_us(headers))
+                self.plain.add(fingerprint(topic, body, message_id, headers, account), now)
+            message_id = None
+        time_us = published_us(headers)
+        message = Message(topic, body, message_id, headers, redelivered, self.deadline_s, time_us, account)
         message.ledgers.append((ledger, tag))
         if identity is not None:
+            message.identity = identity
             self._unsettled[identity] = message
         if self.manual:
             message._settle = self.settle
@@ -168,8 +186,8 @@ class Inbox:
         settled = self._settled
         for _ in range(len(settled)):
             message = settled.popleft()
-            if message.id is not None:
-                self._unsettled.pop(message.id, None)
+            if message.identity is not None:
+                self._unsettled.pop(message.identity, None)
             for origin, tag in message.ledgers:
                 if origin.alive:
                     origin.settle(tag)
@@ -197,6 +215,7 @@ class Inbox:
             foreign=self._deduplicator.foreign,
             collected=self.collected,
             malformed=self.malformed,
+            unchecked=self.unchecked,
             latency_count=self.latencies.count,
             latency_mean_s=self.latencies.mean_s(),
             latency_max_s=self.latencies.max_us / 1e6,

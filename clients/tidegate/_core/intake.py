@@ -45,14 +45,14 @@ class Intake(Generic[Delivery]):
         self._progress = progress
 
     def arrived(
-        self, slot: int, topic: str, message_id: str | None, delivery: Delivery, content: bytes | None = None
+        self, slot: int, topic: str, identity: str | None, delivery: Delivery, content: bytes | None = None
     ) -> None:
         """A delivery has come through `slot`. `content` is the fingerprint of a plain message."""
         if parse_marker(topic) is not None:
             self._drop(delivery)
             self._on_marker(MarkerArrived(slot, topic))
         else:
-            self.admitted(self._machine.admit(slot, message_id, delivery, content), delivery)
+            self.admitted(self._machine.admit(slot, identity, delivery, content), delivery)
 
     def admitted(self, admission: Admission, delivery: Delivery) -> None:
         """Do with a delivery what the machine said of it."""

@@ -25,10 +25,12 @@ class Message:
         "_headers",
         "_settle",
         "_settled",
+        "account",
         "body",
         "collected",
         "deadline_s",
         "id",
+        "identity",
         "late",
         "ledgers",
         "published_us",
@@ -46,10 +48,15 @@ class Message:
         redelivered: bool,
         deadline_s: float,
         published_us: int | None,
+        account: str | None = None,
     ) -> None:
         self.topic = topic
         self.body = body
         self.id = message_id
+        self.account = account
+        """Who published it, as RabbitMQ has checked; None if its publisher did not say."""
+        self.identity: str | None = None
+        """What it is known by to the inbox; None for a message from a foreign client."""
         self.redelivered = redelivered
         self.deadline_s = deadline_s
         self.published_us = published_us

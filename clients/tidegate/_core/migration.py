@@ -157,10 +157,10 @@ class SubscriptionMachine:
         held = len(self.migration.hold) if self.migration else 0
         return held + (self.collector.held_count if self.collector else 0)
 
-    def admit(self, slot: int, message_id: str | None, payload: Any, content: bytes | None = None) -> Admission:
+    def admit(self, slot: int, identity: str | None, payload: Any, content: bytes | None = None) -> Admission:
         """Say what to do with a delivery, before it is judged. For deliveries of the slot `plain` it is always PASS.
 
-        `content` is the fingerprint of a plain message, None for a message with an id of ours.
+        `content` is the fingerprint of a plain message, None for a message that has an identity with an id of ours.
         """
         if slot == self.plain:
             return Admission.PASS
@@ -168,12 +168,12 @@ class SubscriptionMachine:
         if primary is not None and slot == primary.number and primary.alive:
             return Admission.SURPLUS if self._repetitions.take(content) else Admission.WATCHED
         if migration is not None and slot == migration.slot.number:
-            migration.hold.take(slot, message_id, payload, content)
+            migration.hold.take(slot, identity, payload, content)
             return Admission.HELD
         if collector is not None and slot == collector.slot.number and collector.slot.alive:
-            if migration is None and not collector.must_wait(message_id):
+            if migration is None and not collector.must_wait(identity):
                 return Admission.COLLECTED
-            collector.hold(message_id, payload)
+            collector.hold(identity, payload)
             return Admission.HELD
         return Admission.STRAY
 

@@ -206,7 +206,7 @@ class HeldDelivery:
     """A delivery kept back; `payload` is what `admit` was given."""
 
     slot: int
-    message_id: str | None
+    identity: str | None
     payload: Any
     collected: bool = False
     content: bytes | None = None

@@ -1,7 +1,7 @@
 """Which messages of plain AMQP publishers came through both queues of a subscription that moves.
 
-A plain message carries no id of our form, so the deduplicator cannot recognise it. Its *fingerprint* is a hash over
-everything the application sees of it: topic, body, id and headers. Nothing that depends on the way the message took
+A plain message carries no id that counts, so the deduplicator cannot recognise it. Its *fingerprint* is a hash over
+everything the application sees of it: account, topic, body, id and headers. Nothing that depends on its way
 (exchange, delivery tag, redelivered flag) is part of it. Two messages with one fingerprint are the same to the
 application, so it is enough to count them.
 
@@ -57,9 +57,15 @@ SLACK_POSITIONS: Final = 2 * RACE_POSITIONS
 OVERLAP_S: Final = 10.0
 
 
-def fingerprint(topic: str, body: bytes, message_id: str | None, headers: Mapping[str, Any] | None) -> bytes:
-    """What identifies the content of a plain message."""
-    envelope = repr((topic, message_id, len(body), headers or None))
+def fingerprint(
+    topic: str,
+    body: bytes,
+    message_id: str | None,
+    headers: Mapping[str, Any] | None,
+    account: str | None = None,
+) -> bytes:
+    """What identifies the content of a plain message. Those of two accounts differ: neither makes up for the other."""
+    envelope = repr((topic, message_id, len(body), headers or None, account))
     return blake2b(body, digest_size=FINGERPRINT_BYTES, key=blake2b(envelope.encode()).digest()).digest()
 
 

@@ -1,13 +1,17 @@
 """The publisher's machine: numbering and encoding, on top of the window of unconfirmed publications.
 
-Invariant: sequences have no gaps per publisher and topic; a publication that was refused as invalid takes no number."""
+Invariants:
+
+- sequences have no gaps per publisher and topic; a publication that was refused as invalid takes no number;
+- a publication that is sent again is the same, byte for byte: it carries the account (or none) that it was admitted
+  with, because subscribers know it by account and id."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tidegate_protocol.amqp.methods import encode_publish
-from tidegate_protocol.amqp.publications import encode_attributes, encode_properties
+from tidegate_protocol.amqp.publications import encode_account, encode_attributes, encode_properties
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.form import AttributeValue, check_attributes, check_body
 from tidegate_protocol.messages import TopicCount
@@ -99,8 +103,13 @@ class PublishingMachine(Window[Publication]):
         super().__init__(limits)
         self.publisher = publisher
         self.topics: dict[str, Topic] = {}
+        self._account = b""
         self._counted: list[Topic] = []
         """Topics with something to report."""
+
+    def sign(self, account: str) -> None:
+        """Name the account of the connection in publications from now on; no account if it is empty."""
+        self._account = encode_account(account)
 
     def draft(
         self, topic: str, body: bytes, attributes: Mapping[str, AttributeValue] | None, persistent: bool
@@ -123,7 +132,7 @@ class PublishingMachine(Window[Publication]):
         if not topic.messages:
             self._counted.append(topic)
         topic.count(len(draft.body), now_us)
-        properties = encode_properties(message_id, now_us, draft.attributes, draft.persistent)
+        properties = encode_properties(message_id, now_us, draft.attributes, draft.persistent, self._account)
         publication = Publication(message_id, draft.topic, properties, draft.body)
         self.enter(publication)
         return publication

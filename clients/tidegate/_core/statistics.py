@@ -49,6 +49,9 @@ class Statistics:
     """Messages fetched from an edge that had been away."""
     malformed: int = 0
     """Messages whose headers can't be read: they were delivered without attributes."""
+    unchecked: int = 0
+    """Messages with an id of our form for which no account was checked, in a cluster that checks accounts. They were
+    delivered, are counted as foreign, too, and no repetition of them is recognised."""
 
 
 class Histogram:

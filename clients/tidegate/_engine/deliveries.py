@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidegate_protocol.ids import MessageId
-
 from .._core.gap import GapMeter
+from .._core.identity import parse_identity
 from .._core.inbox import ACK_DELAY_S, Inbox
 from .._core.intake import Intake
 from .._core.migration import NO_SLOT, SubscriptionMachine
@@ -25,8 +24,8 @@ from .._core.overlap import fingerprint
 from .data import SlotConsumer
 from .runtime import Deliver, Runtime
 
-Delivery = tuple[SlotConsumer, int, str, bytes, str | None, Mapping[str, Any] | None, bool]
-"""A delivery kept back: the consumer that brought it, tag, topic, body, message id, headers, redelivered."""
+Delivery = tuple[SlotConsumer, int, str, bytes, str | None, Mapping[str, Any] | None, bool, str | None]
+"""A delivery kept back: the consumer that brought it, tag, topic, body, message id, headers, redelivered, account."""
 
 
 class Deliveries:
@@ -84,10 +83,11 @@ class Deliveries:
             message_id: str | None,
             headers: Mapping[str, Any] | None,
             redelivered: bool,
+            account: str | None,
         ) -> None:
             if slot != self._plain or topic.startswith(marker_start):
-                unusual((consumer, tag, topic, body, message_id, headers, redelivered))
-            elif receive(ledger, tag, topic, body, message_id, headers, redelivered, now()):
+                unusual((consumer, tag, topic, body, message_id, headers, redelivered, account))
+            elif receive(ledger, tag, topic, body, message_id, headers, redelivered, now(), False, account):
                 on_change()
             else:
                 settled()
@@ -96,17 +96,18 @@ class Deliveries:
 
     def _unusual(self, delivery: Delivery) -> None:
         """A delivery while something moves, or a marker."""
-        consumer, _, topic, body, message_id, headers, _ = delivery
-        plain = MessageId.parse(message_id) is None
-        content = fingerprint(topic, body, message_id, headers) if plain else None
-        self.intake.arrived(consumer.number, topic, message_id, delivery, content)
+        consumer, _, topic, body, message_id, headers, _, account = delivery
+        identity = self._inbox.identify(account, message_id)
+        plain = parse_identity(identity) is None
+        content = fingerprint(topic, body, message_id, headers, account) if plain else None
+        self.intake.arrived(consumer.number, topic, identity, delivery, content)
         self.watch()
 
     def _take(self, delivery: Delivery, collected: bool) -> None:
         """Judge a delivery, and deliver it if it is new."""
-        consumer, tag, topic, body, message_id, headers, redelivered = delivery
-        now = self._runtime.now()
-        if self._inbox.receive(consumer.ledger, tag, topic, body, message_id, headers, redelivered, now, collected):
+        consumer, tag, topic, body, message_id, headers, redelivered, account = delivery
+        ledger, now = consumer.ledger, self._runtime.now()
+        if self._inbox.receive(ledger, tag, topic, body, message_id, headers, redelivered, now, collected, account):
             if self.gap.watching:
                 self.gap.delivered(now)
             self._on_change()

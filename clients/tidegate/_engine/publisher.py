@@ -128,7 +128,7 @@ class PublisherEngine:
         self._name = f"tidegate publisher {publisher}"
         self._mover = PublisherMoveMachine(publisher)
         self._heads = Heads(runtime, address, publisher, self._name, timeouts, backoff, self._ordered)
-        self._news = PublisherNews(runtime, self.machine, lock, timeouts, self._control, self._name)
+        self._news = PublisherNews(runtime, self.machine, lock, timeouts, self._control, self._name, address.user)
         self._timers: Timers | None = None
         self._events: deque[PublisherEvent] = deque()
         self._handling = False
@@ -151,6 +151,7 @@ class PublisherEngine:
         self._heads.join("", self)
         self._runtime.spawn(self._run(line), f"{self._name} data")
         self._news.start()
+        await self._news.first_answer()
 
     async def close(self) -> None:
         """Stop and close all connections. What is unsettled is abandoned: flush first."""

@@ -20,8 +20,8 @@ from .._core.errors import ConnectionLost
 from .._core.publishing import Topic
 from .._core.window import Publication
 
-Deliver = Callable[[int, str, bytes, str | None, Mapping[str, Any] | None, bool], None]
-"""Delivery tag, topic, body, message id, headers, redelivered."""
+Deliver = Callable[[int, str, bytes, str | None, Mapping[str, Any] | None, bool, str | None], None]
+"""Delivery tag, topic, body, message id, headers, redelivered, account."""
 Confirm = Callable[[int, bool, bool], None]
 """Delivery tag, all up to it, accepted."""
 Reply = Callable[[str | None, bytes], None]

@@ -368,6 +368,7 @@ class SubscriptionEngine:
             return
         if isinstance(message, SubscribeReply):
             self._silence = None
+            self.inbox.checked_accounts = message.checked_accounts
             if message.awaiting:
                 silent = ", ".join(message.awaiting)
                 logger.warning(

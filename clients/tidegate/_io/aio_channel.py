@@ -198,6 +198,7 @@ class AioChannel:
                 properties.get("message_id"),
                 properties.get("headers"),
                 bool(frame.redelivered),
+                properties.get("user_id"),
             )
 
         self._channel.deliver = delivered

@@ -347,7 +347,8 @@ def attaching(number: int, consumer: Consumer, tag: str) -> list[bytes]:
 
 def _receiver(deliver: Deliver) -> Callable[[int, str, bytes, dict[str, Any], bool], None]:
     def received(tag: int, key: str, body: bytes, properties: dict[str, Any], redelivered: bool) -> None:
-        deliver(tag, key, body, properties.get("message_id"), properties.get("headers"), redelivered)
+        get = properties.get
+        deliver(tag, key, body, get("message_id"), get("headers"), redelivered, get("user_id"))
 
     return received
 

@@ -65,6 +65,8 @@ class HeadLine:
         self.sent = 0
         self.malformed = 0
         self.reconnects = 0
+        self.user = address.user
+        """The account of the connection."""
 
     def open(self) -> None:
         """Connect; `ready` is called once orders and answers can come."""

@@ -22,7 +22,7 @@ from tidegate._core.publishing import PublishingMachine
 from tidegate_protocol.amqp.frames import FRAME_BYTES_MAX
 from tidegate_protocol.amqp.publications import encode_publication
 from tidegate_protocol.ids import publisher_id
-from tidegate_protocol.messages import ControlMessage, PublisherHello, PublisherReport
+from tidegate_protocol.messages import ControlMessage, PublisherHello, PublisherReport, PublisherWelcome
 from tidegate_simulator.scenario import PublisherSpec
 
 from ..live.journal import Journal
@@ -101,7 +101,9 @@ class LeanPublisher:
             )
 
     def answered(self, key: str, message: ControlMessage) -> None:
-        """A welcome; nothing follows from it."""
+        """A welcome says whether publications may name their account."""
+        if isinstance(message, PublisherWelcome):
+            self._machine.sign(self.line.user if message.checked_accounts else "")
 
     def ordered(self, message: ControlMessage, reply_to: ReplyTo | None) -> None:
         """There is one head, so nobody is moved; and who publishes at his rate is not slowed down."""

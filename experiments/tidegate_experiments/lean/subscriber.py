@@ -21,6 +21,7 @@ from pamqp import base, commands
 
 from tidegate._core.config import Limits
 from tidegate._core.delivery import AckLedger, Deduplicator, Verdict
+from tidegate._core.identity import identity_of
 from tidegate._core.intake import Intake
 from tidegate._core.migration import SubscriptionMachine
 from tidegate._core.moves import (
@@ -44,9 +45,9 @@ from tidegate._core.moves import (
     TellRefusal,
     TimerFired,
 )
-from tidegate_protocol.amqp.publications import read_id_and_time
+from tidegate_protocol.amqp.publications import read_publication
 from tidegate_protocol.balancing.migrations import MigrationReport, MigrationStage
-from tidegate_protocol.messages import ControlMessage
+from tidegate_protocol.messages import ControlMessage, SubscribeReply
 from tidegate_simulator.configs import subscribe_request
 from tidegate_simulator.scenario import SubscriberSpec
 
@@ -115,8 +116,8 @@ class PublisherNumbers(dict[str, int]):
         return number
 
 
-Delivered = tuple[str | None, int | None, Attachment, int]
-"""Id, publish time, where it came from, and its tag."""
+Delivered = tuple[str | None, str | None, int | None, Attachment, int]
+"""Identity, id, publish time, where it came from, and its tag."""
 
 
 class LeanSubscriber:
@@ -134,6 +135,7 @@ class LeanSubscriber:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._edge = ""
+        self._checked_accounts = False
         self.deduplicator = Deduplicator(STREAMS_MAX)
         self.line: HeadLine
         self.name = spec.name
@@ -176,6 +178,8 @@ class LeanSubscriber:
     # The control plane
 
     def answered(self, key: str, message: ControlMessage) -> None:
+        if isinstance(message, SubscribeReply):
+            self._checked_accounts = message.checked_accounts
         self.handle(Answered(key, message))
 
     def ordered(self, message: ControlMessage, reply_to: ReplyTo | None) -> None:
@@ -314,17 +318,19 @@ class LeanSubscriber:
     def _received(self, attachment: Attachment, tag: int, key: str, header: bytes, body: bytes) -> None:
         """A delivery has come; called for every one of a run."""
         if not attachment.given_up:
-            identity, published_us = read_id_and_time(header)
-            self._intake.arrived(attachment.slot, key, identity, (identity, published_us, attachment, tag))
+            message_id, published_us, account = read_publication(header)
+            identity = identity_of(account, message_id, self._checked_accounts)
+            delivered = (identity, message_id, published_us, attachment, tag)
+            self._intake.arrived(attachment.slot, key, identity, delivered)
 
     def _take(self, delivered: Delivered, collected: bool) -> None:
         """Judge a delivery, and hand it over if it is new."""
-        identity, published_us, attachment, tag = delivered
+        identity, message_id, published_us, attachment, tag = delivered
         arrived_us = time.time_ns() // 1000
         verdict = self.deduplicator.judge(identity, arrived_us / 1e6)
         if verdict is not Verdict.DUPLICATE and verdict is not Verdict.FOREIGN:
-            assert identity is not None
-            stream, _, sequence = identity.rpartition(":")
+            assert message_id is not None
+            stream, _, sequence = message_id.rpartition(":")
             publisher, number = self._publishers[stream], int(sequence)
             if publisher != FOREIGN:
                 self._journal.delivered(self._number, publisher, number, published_us or 0, arrived_us, collected)
@@ -335,7 +341,7 @@ class LeanSubscriber:
 
 def _drop(delivered: Delivered) -> None:
     """A delivery that is not for the application."""
-    _, _, attachment, tag = delivered
+    *_, attachment, tag = delivered
     attachment.ledger.settle(tag)
 
 

@@ -18,6 +18,7 @@ from .content import (
     HEADERS,
     MESSAGE_ID,
     TIMESTAMP,
+    USER_ID,
     decode_properties,
     pack_content_start,
 )
@@ -25,7 +26,10 @@ from .frames import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVE
 from .methods import BASIC_CLASS, DELIVER_BYTES
 
 _FLAGS: Final = struct.pack(">H", HEADERS | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP)
+_FLAGS_WITH_ACCOUNT: Final = struct.pack(">H", HEADERS | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP | USER_ID)
 _FLAGS_UNNUMBERED: Final = struct.pack(">H", HEADERS | DELIVERY_MODE | TIMESTAMP)
+
+SHORT_TEXT_BYTES_MAX: Final = 255
 
 _uint32 = struct.Struct(">I")
 _uint64 = struct.Struct(">Q")
@@ -33,8 +37,10 @@ _tagged_int64 = struct.Struct(">cq")
 _tagged_double = struct.Struct(">cd")
 
 _PUBLISHED_NAME: Final = bytes([len(PUBLISHED_HEADER)]) + PUBLISHED_HEADER.encode()
-_PLAIN: Final = _FLAGS + _uint32.pack(len(_PUBLISHED_NAME) + _tagged_int64.size) + _PUBLISHED_NAME + b"l"
+_PLAIN_TABLE: Final = _uint32.pack(len(_PUBLISHED_NAME) + _tagged_int64.size) + _PUBLISHED_NAME + b"l"
+_PLAIN: Final = _FLAGS + _PLAIN_TABLE
 """How the properties of a publication without attributes begin; the publish time follows."""
+_PLAIN_WITH_ACCOUNT: Final = _FLAGS_WITH_ACCOUNT + _PLAIN_TABLE
 _TIME_AT: Final = CONTENT_START_BYTES + len(_PLAIN)
 """Where, in the content header of a publication without attributes, the publish time is."""
 _ID_AT: Final = _TIME_AT + 8 + 1
@@ -59,22 +65,34 @@ def encode_attributes(attributes: Mapping[str, AttributeValue]) -> bytes:
     return b"".join(pieces)
 
 
-def encode_properties(message_id: str, published_us: int, attributes: bytes, persistent: bool) -> bytes:
-    """Content properties of a publication: flags, header table, delivery mode, id, and the time in whole seconds.
+def encode_account(account: str) -> bytes:
+    """The property `user_id`, which ends the properties of a publication; empty if there is no account, or none that
+    AMQP could carry.
+    """
+    encoded = account.encode()
+    return bytes([len(encoded)]) + encoded if 0 < len(encoded) <= SHORT_TEXT_BYTES_MAX else b""
 
-    An empty `message_id` is left out: the publication has none.
+
+def encode_properties(
+    message_id: str, published_us: int, attributes: bytes, persistent: bool, account: bytes = b""
+) -> bytes:
+    """Content properties of a publication: flags, header table, delivery mode, id, the time in whole seconds, account.
+
+    An empty `message_id` is left out: the publication has none. `account` is what `encode_account` made; only a
+    publication with an id says it.
     """
     table = _PUBLISHED_NAME + _tagged_int64.pack(b"l", published_us) + attributes
     encoded_id = message_id.encode()
     return b"".join(
         (
-            _FLAGS if encoded_id else _FLAGS_UNNUMBERED,
+            (_FLAGS_WITH_ACCOUNT if account else _FLAGS) if encoded_id else _FLAGS_UNNUMBERED,
             _uint32.pack(len(table)),
             table,
             b"\x02" if persistent else b"\x01",
             bytes([len(encoded_id)]) if encoded_id else b"",
             encoded_id,
             (published_us // 1_000_000).to_bytes(8, "big"),
+            account if encoded_id else b"",
         )
     )
 
@@ -97,17 +115,22 @@ def encode_publication(channel: int, publish: bytes, properties: bytes, body: by
     return b"".join(pieces)
 
 
-def read_id_and_time(content: bytes) -> tuple[str | None, int | None]:
-    """The id and the publish time in a content header; None where a message has none.
+def read_publication(content: bytes) -> tuple[str | None, int | None, str | None]:
+    """The id, the publish time and the account in a content header; None where a message has none.
 
     Publications without attributes, which look all alike, are read without decoding their properties.
     """
     at = _ID_AT
     if content.startswith(_PLAIN, CONTENT_START_BYTES) and len(content) > at:
         identity = content[at + 1 : at + 1 + content[at]].decode("utf-8", "replace")
-        return identity, _uint64.unpack_from(content, _TIME_AT)[0]
+        return identity, _uint64.unpack_from(content, _TIME_AT)[0], None
+    if content.startswith(_PLAIN_WITH_ACCOUNT, CONTENT_START_BYTES) and len(content) > at:
+        behind = at + 1 + content[at]
+        identity = content[at + 1 : behind].decode("utf-8", "replace")
+        account = content[behind + _uint64.size + 1 :].decode("utf-8", "replace")
+        return identity, _uint64.unpack_from(content, _TIME_AT)[0], account or None
     properties = decode_properties(content, CONTENT_START_BYTES, len(content))
-    return properties.get("message_id"), published_us(properties.get("headers"))
+    return properties.get("message_id"), published_us(properties.get("headers")), properties.get("user_id")
 
 
 def delivery_overhead_bytes(exchange: int, topic: int, message_id: int, consumer_tag: int) -> int:

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, frame
+from pamqp.common import FieldTable
 from pamqp.header import ContentHeader
 
+from tidegate_brokers.access.admission import detour
 from tidegate_brokers.rabbit.frames import plain_properties
+from tidegate_protocol.amqp.content import HEADERS_MAX
 from tidegate_protocol.amqp.rewriting import Reader, RewritingReader, rewrite_frame
 
 
@@ -45,6 +48,27 @@ def test_what_brokers_use_survives_whatever_surrounds_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"a": 1}, None),
+        ({"x-death": [{"queue": "q", "count": 1}]}, "dead-lettered"),
+        ({"CC": ["operator"]}, "copied"),
+        ({"BCC": "operator", "a": {}}, "copied"),
+        ({f"h{number}": 1 for number in range(HEADERS_MAX + 1)}, "unreadable-headers"),
+    ],
+)
+def test_a_detour_shows_whatever_the_headers_hold(headers: FieldTable, reason: str | None) -> None:
+    whole = frame.marshal(ContentHeader(properties=commands.Basic.Properties(headers=headers)), 5)
+    _, _, header = frame.unmarshal(rewrite_frame(whole[:7], whole[7:], plain_properties))
+    assert isinstance(header, ContentHeader)
+    assert detour(header.properties.headers) == reason
+
+
+UNKNOWN = b"\x00\x00\x00\x0f\x0cx-unreadablet\x01"
+"""What stands for headers that can't be read."""
+
+
+@pytest.mark.parametrize(
     ("properties", "kept"),
     [
         (b"\x00\x00", b"\x00\x00"),
@@ -52,10 +76,13 @@ def test_what_brokers_use_survives_whatever_surrounds_them() -> None:
         (b"\x04\x00\x02\xff\xfe", b"\x00\x00"),  # a correlation id that is not text
         (b"\x06\x00\x02\xff\xfe\x01r", b"\x02\x00\x01r"),
         (b"\x00\x50" + b"\xff" * 8 + b"\x01u", b"\x00\x10\x01u"),
-        (b"\x24\x00" + b"\x00\x00\x00\x02\x00?" + b"\x01c", b"\x04\x00\x01c"),  # a header of an unknown type
-        (b"", b"\x00\x00"),
-        (b"\x24\x00\xff\xff\xff\xff", b"\x00\x00"),
-        (b"\x04\x00\x09cut", b"\x00\x00"),
+        (
+            b"\x24\x00" + b"\x00\x00\x00\x02\x00?" + b"\x01c",
+            b"\x24\x00" + UNKNOWN + b"\x01c",
+        ),  # a header of an unknown type
+        (b"", b"\x20\x00" + UNKNOWN),
+        (b"\x24\x00\xff\xff\xff\xff", b"\x20\x00" + UNKNOWN),
+        (b"\x04\x00\x09cut", b"\x20\x00" + UNKNOWN),
     ],
 )
 def test_what_can_not_be_read_is_dropped(properties: bytes, kept: bytes) -> None:

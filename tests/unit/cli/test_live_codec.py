@@ -18,10 +18,15 @@ from tidegate_experiments.lean.codec import (
     read_method,
     read_properties,
 )
-from tidegate_protocol.amqp.content import read_body_size
+from tidegate_protocol.amqp.content import pack_content_start, read_body_size
 from tidegate_protocol.amqp.frames import FRAME_BYTES_MAX, PROTOCOL_HEADER, BadFrame, FrameReader
-from tidegate_protocol.amqp.methods import encode_publish, read_deliver
-from tidegate_protocol.amqp.publications import encode_properties, encode_publication, read_id_and_time
+from tidegate_protocol.amqp.methods import BASIC_CLASS, encode_publish, read_deliver
+from tidegate_protocol.amqp.publications import (
+    encode_account,
+    encode_properties,
+    encode_publication,
+    read_publication,
+)
 from tidegate_protocol.names import DELIVER_EXCHANGE
 
 NOW_US = 1_753_000_000_123_456
@@ -57,8 +62,16 @@ def test_a_delivery_is_read() -> None:
     (_, deliver), (_, content), (_, text) = FrameReader().feed(delivery(77, "t12", "t12-p3~1:t12:9041", b"hello"))
     assert read_deliver(deliver) == (77, False, "t12")
     assert read_body_size(content) == 5
-    assert read_id_and_time(content) == ("t12-p3~1:t12:9041", NOW_US)
+    assert read_publication(content) == ("t12-p3~1:t12:9041", NOW_US, None)
     assert text == b"hello"
+
+
+def test_the_account_of_a_publication_is_read() -> None:
+    properties = encode_properties("p~1:t:7", NOW_US, b"", False, encode_account("buoy"))
+    content = pack_content_start(BASIC_CLASS, 0) + properties
+    assert read_publication(content) == ("p~1:t:7", NOW_US, "buoy")
+    for cut in range(len(content)):
+        read_publication(content[:cut])
 
 
 @pytest.mark.parametrize("message_id", ["t1-p1~1:t1:0", "t15-p4~1:t15:123456"])
@@ -69,12 +82,13 @@ def test_the_overhead_of_a_delivery_is_what_it_has_beside_its_body(message_id: s
 
 def test_messages_of_foreign_clients_are_read_too() -> None:
     for properties, expected in (
-        (commands.Basic.Properties(), (None, None)),
-        (commands.Basic.Properties(message_id="x", priority=3), ("x", None)),
-        (commands.Basic.Properties(headers={"a": 1, "tidegate-published-us": 5_000_000_000}), (None, 5_000_000_000)),
+        (commands.Basic.Properties(), (None, None, None)),
+        (commands.Basic.Properties(message_id="x", priority=3), ("x", None, None)),
+        (commands.Basic.Properties(message_id="x", user_id="me"), ("x", None, "me")),
+        (commands.Basic.Properties(headers={"a": 1, "tidegate-published-us": 5_000_000}), (None, 5_000_000, None)),
     ):
         content = frame.marshal(header.ContentHeader(body_size=0, properties=properties), CHANNEL)
-        assert read_id_and_time(content[7:-1]) == expected
+        assert read_publication(content[7:-1]) == expected
 
 
 def test_what_is_no_amqp_is_refused() -> None:

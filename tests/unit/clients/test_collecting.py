@@ -45,7 +45,7 @@ def holding(sequence: int) -> tuple[Client, int]:
 def released(actions: list[SubscriptionAction]) -> list[tuple[str | None, bool]]:
     """What is handed over, and whether as collected."""
     items = [item for action in actions if isinstance(action, Release) for item in action.items]
-    return [(item.message_id, item.collected) for item in items]
+    return [(item.identity, item.collected) for item in items]
 
 
 def test_what_waited_on_another_edge_is_collected_and_then_given_up() -> None:

@@ -73,7 +73,7 @@ def test_a_migration_holds_switches_releases_and_reports() -> None:
     assert client.mark(new) == []
     actions = client.mark(client.old)
     release = only(actions, Release)
-    assert [item.message_id for item in release.items] == ["p~1:t:4"]
+    assert [item.identity for item in release.items] == ["p~1:t:4"]
     assert only(actions, Detach).slot == client.old
     # What was taken from the old queue may be unsettled still: the head hears of it when that is done.
     assert none_of(actions, Request)
@@ -96,7 +96,7 @@ def test_a_marker_that_comes_through_the_old_queue_before_the_order_counts() -> 
     assert client.mark(client.old, n=2) == [], "of a move that never comes"
     new = client.begin()
     client.deliver(new, "p~1:t:4")
-    assert [item.message_id for item in only(client.mark(new), Release).items] == ["p~1:t:4"]
+    assert [item.identity for item in only(client.mark(new), Release).items] == ["p~1:t:4"]
 
 
 def test_a_marker_of_a_place_left_since_does_not_count() -> None:
@@ -119,7 +119,7 @@ def test_the_switch_waits_for_what_was_enqueued_behind_the_marker() -> None:
     client.mark(new)
     assert client.mark(client.old) == []
     _, actions = client.deliver(client.old, "p~1:t:4")
-    assert [item.message_id for item in only(actions, Release).items] == ["p~1:t:5"]
+    assert [item.identity for item in only(actions, Release).items] == ["p~1:t:5"]
 
 
 def test_the_old_queue_goes_on_for_a_moment_for_the_sake_of_a_silent_publisher() -> None:
@@ -144,7 +144,7 @@ def test_what_shows_up_while_it_lingers_is_waited_for() -> None:
     client.deliver(new, "p~1:t:5")
     assert client.do(TimerFired("linger"), after_s=0.1) == []
     _, actions = client.deliver(client.old, "p~1:t:5")
-    assert [item.message_id for item in only(actions, Release).items] == ["p~1:t:5"]
+    assert [item.identity for item in only(actions, Release).items] == ["p~1:t:5"]
 
 
 def test_a_stream_that_was_never_seen_waits_for_the_old_queue_unless_it_begins() -> None:

@@ -118,7 +118,12 @@ class Publishers:
             message.publisher, context.now + SILENT_PERIODS_MAX * config.publisher_period_s
         )
         self._declared(message)
-        welcome = PublisherWelcome(publisher=message.publisher, head=config.head, period_s=config.publisher_period_s)
+        welcome = PublisherWelcome(
+            publisher=message.publisher,
+            head=config.head,
+            period_s=config.publisher_period_s,
+            checked_accounts=config.checked_accounts,
+        )
         context.reply(reply_to, welcome)
 
     def on_goodbye(self, message: PublisherGoodbye, _: ReplyAddress | None) -> None:
