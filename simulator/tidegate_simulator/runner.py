@@ -34,7 +34,7 @@ What is broken in between mostly stays so, or shows in the schedules that look e
 """
 DRAINING_MAX_S: Final = 300.0
 """How long after the publishers have stopped what waits may take to be delivered. An overload that nobody could help
-against leaves much behind; what is left after this is stuck.
+against leaves much behind, and so does an application that is slow; what else is left after this is stuck.
 """
 DRAINING_STEP_S: Final = 2.0
 PROBLEMS_KEPT_MAX: Final = 20

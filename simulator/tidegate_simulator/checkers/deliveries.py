@@ -25,6 +25,7 @@ from tidegate_simulator.scenario import FaultKind, SubscriberSpec
 
 from . import view
 from .base import Checker
+from .patience import Patience
 from .plain import PlainStreams
 from .view import Tree
 
@@ -72,6 +73,7 @@ class Deliveries(Checker):
         """Per subscriber everything it got."""
         self._in_turn: dict[str, Judge] = {}
         """Per subscriber that of it whose order is promised."""
+        self._patience = Patience()
 
     def started(self, world: World) -> None:
         super().started(world)
@@ -95,6 +97,7 @@ class Deliveries(Checker):
                 self._granted(broker, action.message, now)
             elif isinstance(action, SendClient) and isinstance(action.message, CollectOrder):
                 self._owed[action.client].replaced = True
+                self._patience.ordered(action.client, action.message, now)
 
     def _granted(self, head: str, reply: SubscribeReply, now: float) -> None:
         owed = self._owed[reply.subscription.subscriber]
@@ -148,15 +151,20 @@ class Deliveries(Checker):
         if came.take(stream, sequence, life=life) is Wrong.DOUBLED and not excused:
             self.report(now, f"{subscriber} got {message_id} twice", Wrong.DOUBLED)
         # What was collected from an edge that had been away may come after newer ones, which came by another way
-        # meanwhile; but nothing older may come after it. Nobody can promise the order of what an earlier life of the
-        # client had got already (RabbitMQ puts it back into the queue, where it may meet repetitions that a cut link
-        # made); nor of what a limit on the queue had dropped, if a publisher or a link that was cut sends it again;
-        # nor, for the same reason, of what waits to be collected: a repetition comes through the new queue.
+        # meanwhile; but nothing older may come after it, unless its client has waited for that in vain. Nobody can
+        # promise the order of what an earlier life of the client had got already (RabbitMQ puts it back into the queue,
+        # where it may meet repetitions that a cut link made); nor of what a limit on the queue had dropped, if a
+        # publisher or a link that was cut sends it again; nor, for the same reason, of what waits to be collected: a
+        # repetition comes through the new queue.
         if before or not owed.includes(stream, sequence) or published_s < owed.replaced_s or excused:
             return
         if view.was_dropped(self._world, subscriber, message_id):
             return
-        following = in_turn.following(stream, life)
+        following, key = in_turn.following(stream, life), (subscriber, life, stream)
+        if not collected:
+            self._patience.came(key, now)
+        elif self._patience.is_over(key, sequence > following, now):
+            return
         if in_turn.take(stream, sequence, life=life, collected=collected) is Wrong.OUT_OF_ORDER:
             self.report(now, f"{subscriber} got {message_id} after {stream}:{following - 1}", Wrong.OUT_OF_ORDER)
 

@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
-from tidegate_agents.machine import Action, Event, SendClient
+from tidegate_agents.machine import Action, Event, Send, SendClient
 from tidegate_protocol.balancing.migrations import MigrateOrder
+from tidegate_protocol.decisions import Decision, Removed
+from tidegate_protocol.messages import OutputRemove
+from tidegate_protocol.names import output_queue
 from tidegate_protocol.topics import covers
-from tidegate_simulator.scenario import FaultKind, SubscriberSpec
+from tidegate_simulator.scenario import EVERYBODY, Fault, FaultKind, SubscriberSpec
 
 from . import view
 from .base import Checker
 from .sessions import SLACK_S
-from .view import Tree
+from .view import Place, Tree
 
 if TYPE_CHECKING:
     from tidegate_simulator.world import World
@@ -29,6 +32,8 @@ MEMORY_PER_CLIENT: Final = 60
 MEMORY_PER_BROKER: Final = 60
 """How many entries a machine may hold, in all its tables together, story aside. About three times what is usual: a
 table that is never cleared passes it in a schedule in which much happens."""
+_DEAF: Final = frozenset({FaultKind.CRASH, FaultKind.FREEZE, FaultKind.EDGE_DOWN})
+"""What keeps an edge from hearing what it is told, besides a bad connection."""
 _NOT_COUNTED: Final = frozenset({"story", "_log", "config", "_config"})
 """The story and the log of plain messages have bounds of their own; a configuration is given, not grown."""
 
@@ -42,19 +47,28 @@ class OnePlaceEach(Checker):
         super().__init__()
         self._sent_abroad: dict[str, tuple[str, float]] = {}
         """Per subscriber the head that last ordered it to another cluster, and when."""
+        self._to_remove: dict[Place, list[float]] = {}
+        """Per queue when its head ordered it to be deleted, as long as that was not confirmed."""
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
         for action in actions:
             match action:
                 case SendClient(message=MigrateOrder(head=head, subscriber=subscriber)) if head != broker:
                     self._sent_abroad[subscriber] = (broker, now)
+                case Send(to=edge, message=OutputRemove(subscriber=subscriber, number=number)):
+                    self._to_remove.setdefault((edge, output_queue(subscriber, number)), []).append(now)
+
+    def decided(self, broker: str, decision: Decision, now: float) -> None:
+        match decision:
+            case Removed(subscriber=subscriber, number=number, edge=edge):
+                self._to_remove.pop((edge, output_queue(subscriber, number)), None)
 
     def ended(self, world: World, now: float) -> None:
         for spec in world.scenario.subscribers:
             if spec.leaves_s is not None:
                 self._left(world, spec, spec.leaves_s, now)
             elif spec.takes_per_s is None or not view.waiting_for(world, spec.name):
-                # A slow application may still have to do with what an edge that was away left for it.
+                # A slow application may have had too little time for what waits for it.
                 self._present(world, spec, now)
         self._routes(world, now)
 
@@ -66,9 +80,25 @@ class OnePlaceEach(Checker):
             # It left in the middle of a move to another cluster, after the head that led the move had crashed. It said
             # goodbye to that head for its old place, and nobody is left who knows of the new one. That one expires.
             return
-        queues = [place for place in view.queues_of(world, spec.name) if not _forgotten(world, place[0], left_s)]
+        queues = [place for place in view.queues_of(world, spec.name) if not self._forgotten(world, place, left_s)]
         if queues:
             self.report(now, f"{spec.name} has left, but has the queues {queues}", "orphan")
+
+    def _forgotten(self, world: World, place: Place, left_s: float) -> bool:
+        """Whether this queue was to be deleted, its edge could not hear that, and the head crashed before it could:
+        only the head knew, and its client has left and can't be asked. The queue expires.
+        """
+        edge = place[0]
+        (head,) = [one.head for one in world.scenario.edges if one.name == edge]
+        orders_s = self._to_remove.get(place, [])
+        for crash_s in _crashes_s(world, head):
+            if crash_s < left_s or any(ordered_s > crash_s for ordered_s in orders_s):
+                continue
+            # Where the edge was down when its client left, the head may have known without having said so.
+            known_s = [*_orders_of_run(world, head, crash_s, orders_s), *_left_while_down(world, edge, left_s)]
+            if known_s and crash_s <= _deaf_until_s(world, head, edge, min(known_s)):
+                return True
+        return False
 
     def _present(self, world: World, spec: SubscriberSpec, now: float) -> None:
         subscriber = spec.name
@@ -84,8 +114,7 @@ class OnePlaceEach(Checker):
         # goes with the queue.
         forgetful = {f.target for f in world.scenario.faults if f.kind in (FaultKind.CRASH, FaultKind.EDGE_DOWN)}
         markers = [key for edge, key in view.markers_of(world, subscriber) if edge not in forgetful]
-        # A slow application may have ended its last move just now; the edge takes the marker back a little later.
-        if markers and spec.takes_per_s is None:
+        if markers:
             self.report(now, f"{subscriber} still has the markers {markers} bound", "leftover")
 
     def _routes(self, world: World, now: float) -> None:
@@ -101,23 +130,42 @@ class OnePlaceEach(Checker):
                     self.report(now, text, "wrong-routes")
 
 
+def _crashes_s(world: World, broker: str) -> list[float]:
+    faults = world.scenario.faults
+    return sorted(fault.at_s for fault in faults if (fault.kind, fault.target) == (FaultKind.CRASH, broker))
+
+
 def _crashed(world: World, broker: str, since_s: float, until_s: float) -> bool:
-    crashes = [fault.at_s for fault in world.scenario.faults if (fault.kind, fault.target) == (FaultKind.CRASH, broker)]
-    return any(since_s <= at_s <= until_s for at_s in crashes)
+    return any(since_s <= at_s <= until_s for at_s in _crashes_s(world, broker))
 
 
-def _forgotten(world: World, edge: str, left_s: float) -> bool:
-    """Whether a subscriber left while this edge was down, where a queue of its waited for removal, and the head crashed
-    before the edge was back: only the head knew, and its client is not there to be asked. The queue expires.
-    """
-    (head,) = [one.head for one in world.scenario.edges if one.name == edge]
+def _orders_of_run(world: World, head: str, crash_s: float, orders_s: list[float]) -> list[float]:
+    """Those of the run of a head that ended with this crash."""
+    before_s = max((at_s for at_s in _crashes_s(world, head) if at_s < crash_s), default=0.0)
+    return [ordered_s for ordered_s in orders_s if before_s < ordered_s <= crash_s]
+
+
+def _left_while_down(world: World, edge: str, left_s: float) -> list[float]:
     down = [f for f in world.scenario.faults if (f.kind, f.target) == (FaultKind.EDGE_DOWN, edge)]
-    return any(
-        fault.until_s is not None
-        and fault.at_s <= left_s <= fault.until_s
-        and _crashed(world, head, left_s, fault.until_s + SLACK_S)
-        for fault in down
-    )
+    return [left_s] if any(f.until_s is not None and f.at_s <= left_s <= f.until_s for f in down) else []
+
+
+def _deaf_until_s(world: World, head: str, edge: str, since_s: float) -> float:
+    """Until when an edge could not be counted on to hear its head, if it could not at that moment. One fault may follow
+    another.
+    """
+    until_s = since_s
+    for fault in sorted(world.scenario.faults, key=lambda fault: fault.at_s):
+        over_s = fault.until_s
+        if over_s is not None and over_s >= since_s and fault.at_s <= until_s and _is_between(fault, head, edge):
+            until_s = max(until_s, over_s + SLACK_S)
+    return until_s
+
+
+def _is_between(fault: Fault, head: str, edge: str) -> bool:
+    if fault.kind is FaultKind.CONTROL:
+        return fault.target in (head, edge, EVERYBODY)
+    return fault.kind in _DEAF and fault.target == edge
 
 
 def needed_behind(world: World, tree: Tree, head: str, target: str) -> set[str]:

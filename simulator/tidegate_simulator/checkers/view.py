@@ -91,15 +91,15 @@ def said_goodbye(world: World, subscriber: str) -> bool:
 
 
 def backlogged(world: World) -> bool:
-    """Whether messages are still on their way to anybody who can take them as fast as they come."""
-    slow = {spec.name for spec in world.scenario.subscribers if spec.takes_per_s is not None}
+    """Whether messages are still on their way to anybody, or wait for an application that is slow."""
     links = [link for head in world.heads.values() for link in head.plane.links.values()]
     queues = [queue for edge in world.edges.values() for queue in edge.plane.queues.values()]
     return (
         any(publisher.backlog for publisher in world.publishers.values())
         or any(head.plane.coming_in for head in world.heads.values())
         or any(not link.empty for link in links)
-        or any((queue.ready or queue.unacked) and queue.subscription.subscriber not in slow for queue in queues)
+        or any(queue.ready or queue.unacked for queue in queues)
+        or any(subscriber.buffered for subscriber in world.subscribers.values())
     )
 
 

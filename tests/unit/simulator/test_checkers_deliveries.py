@@ -274,6 +274,35 @@ def test_but_comes_behind_what_was_published_before_it() -> None:
     assert run.end() == OUT
 
 
+@pytest.mark.parametrize(("ordered_s", "came_s", "found"), [(4.0, 3.5, []), (6.0, 3.5, OUT), (4.0, 6.0, OUT)])
+def test_unless_that_came_no_nearer_for_as_long_as_is_waited(ordered_s: float, came_s: float, found: list[str]) -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in (0, 1, 2, 3):
+        run.publish(sequence, 3.0)
+    run.deliver(0, came_s)
+    run.step("h0", ordered_s, SendClient("s", collect_order(timeout_s=10.0)))
+    run.step("h0", 9.0, SendClient("s", collect_order(timeout_s=10.0)))  # told again
+    run.deliver(2, 9.5, collected=True)
+    run.deliver(3, 9.6, collected=True)
+    run.deliver(1, 9.7)
+    assert run.end() == found
+
+
+def test_what_comes_through_the_queue_in_use_has_its_order_all_the_same() -> None:
+    run = world()
+    run.grant(2.0)
+    for sequence in range(5):
+        run.publish(sequence, 3.0)
+    run.deliver(0, 3.5)
+    run.step("h0", 4.0, SendClient("s", collect_order(timeout_s=10.0)))
+    run.deliver(4, 9.5, collected=True)
+    run.deliver(2, 9.7)
+    run.deliver(1, 9.8)
+    run.deliver(3, 9.9)
+    assert run.end() == OUT
+
+
 @pytest.mark.parametrize(("edge", "published_s", "found"), [("e1", 5.5, []), ("e1", 6.5, OUT), ("e0", 5.5, OUT)])
 def test_what_waits_to_be_collected_and_was_sent_again_has_no_order(
     edge: str, published_s: float, found: list[str]

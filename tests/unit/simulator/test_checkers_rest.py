@@ -10,12 +10,13 @@ import pytest
 
 from tests.support.fake_world import FakeWorld, leaving, scenario, subscription
 from tidegate_agents.head.moving.cooldowns import Cooldowns
-from tidegate_agents.machine import SendClient
+from tidegate_agents.machine import Send, SendClient
 from tidegate_protocol.balancing.migrations import MigrateOrder
-from tidegate_protocol.decisions import Decision, Drained
+from tidegate_protocol.decisions import Decision, Drained, Removed
+from tidegate_protocol.messages import OutputRemove
 from tidegate_simulator.checkers.rest import BoundedMemory, OnePlaceEach, entries, maximal
 from tidegate_simulator.links import Message
-from tidegate_simulator.scenario import Fault, FaultKind
+from tidegate_simulator.scenario import EVERYBODY, Fault, FaultKind
 
 
 def at_rest() -> FakeWorld:
@@ -147,10 +148,89 @@ def test_or_its_head_crashed_in_the_middle_of_a_move_abroad(head: str, crash_s: 
 def test_or_its_head_crashed_before_the_edge_was_back(
     kind: FaultKind, away_s: tuple[float, float], crash_s: float, found: list[str]
 ) -> None:
-    faults = Fault(away_s[0], kind, "e0", away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0)
+    run = forgotten(Fault(away_s[0], kind, "e0", away_s[1]), Fault(crash_s, FaultKind.CRASH, "h0", 80.0))
+    assert run.end() == found
+
+
+REMOVE = Send("e0", OutputRemove(subscriber="s", number=0))
+
+
+def forgotten(*faults: Fault) -> FakeWorld:
+    """It has left at 50.0, and its queue is still there."""
     run = FakeWorld(scenario(*faults, subscribers=leaving(50.0)), OnePlaceEach())
     run.queue("e0", consumed=False)
     run.route("h0", "e0", "t")
+    return run
+
+
+@pytest.mark.parametrize(
+    "deaf",
+    [
+        (FaultKind.EDGE_DOWN, "e0"),
+        (FaultKind.CRASH, "e0"),
+        (FaultKind.FREEZE, "e0"),
+        (FaultKind.CONTROL, "e0"),
+        (FaultKind.CONTROL, "h0"),
+        (FaultKind.CONTROL, EVERYBODY),
+    ],
+)
+@pytest.mark.parametrize(
+    ("ordered_s", "crash_s", "found"),
+    [
+        (45.0, 62.0, []),
+        (52.0, 62.0, []),
+        (52.0, 70.0, ["orphan"]),  # there was time to hear of it
+        (30.0, 62.0, ["orphan"]),  # it could be heard when it was said
+        (45.0, 49.0, ["orphan"]),  # a client that is still there can be asked
+        (63.0, 62.0, ["orphan"]),  # the next run of the head has found out
+    ],
+)
+def test_or_its_head_crashed_before_the_edge_had_heard_that_it_is_to_go(
+    deaf: tuple[FaultKind, str], ordered_s: float, crash_s: float, found: list[str]
+) -> None:
+    run = forgotten(Fault(40.0, *deaf, 60.0), Fault(crash_s, FaultKind.CRASH, "h0", 80.0))
+    run.step("h0", ordered_s, REMOVE)
+    assert run.end() == found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (FaultKind.CONTROL, "s"),
+        (FaultKind.CRASH, "e1"),
+        (FaultKind.LINK_DOWN, "e0"),
+        (FaultKind.CLIENT_CUT, "s"),
+        (FaultKind.FREEZE, "h0"),
+    ],
+)
+def test_but_what_else_went_wrong_is_no_excuse(other: tuple[FaultKind, str]) -> None:
+    run = forgotten(Fault(40.0, *other, 60.0), Fault(62.0, FaultKind.CRASH, "h0", 80.0))
+    run.step("h0", 45.0, REMOVE)
+    assert run.end() == ["orphan"]
+
+
+def test_nor_is_it_if_nobody_had_ordered_it() -> None:
+    run = forgotten(Fault(40.0, FaultKind.CONTROL, "e0", 60.0), Fault(55.0, FaultKind.CRASH, "h0", 80.0))
+    run.step("h0", 45.0, Send("e1", REMOVE.message), Send("e0", OutputRemove(subscriber="s", number=1)))
+    assert run.end() == ["orphan"]
+
+
+def test_nor_if_the_head_was_told_that_it_is_gone() -> None:
+    run = forgotten(Fault(40.0, FaultKind.CONTROL, "e0", 60.0), Fault(55.0, FaultKind.CRASH, "h0", 80.0))
+    run.step("h0", 45.0, REMOVE)
+    run.decide("h0", Removed("s", 0, "e0"), 46.0)
+    assert run.end() == ["orphan"]
+
+
+@pytest.mark.parametrize(("again_s", "found"), [(62.0, []), (65.0, ["orphan"])])
+def test_one_fault_may_follow_another(again_s: float, found: list[str]) -> None:
+    faults = (
+        Fault(40.0, FaultKind.CRASH, "e0", 60.0),
+        Fault(again_s, FaultKind.CONTROL, EVERYBODY, 80.0),
+        Fault(75.0, FaultKind.CRASH, "h0", 80.0),
+    )
+    run = forgotten(*faults)
+    run.step("h0", 45.0, REMOVE)
     assert run.end() == found
 
 
