@@ -24,9 +24,9 @@ from tidegate_brokers.observe.http import HttpServer
 from tidegate_brokers.settings.tls import Tls
 
 ROOT = Path(__file__).parents[3]
-PROMPT_S = 3.0
-"""For an answer that takes milliseconds where the machine has nothing else to do. Less than any connection may last:
-nothing had to time out first."""
+PROMPT_CPU_S = 3.0
+"""Of this process, for an answer that takes milliseconds: its own time, because the machine may be busy with others."""
+PATIENCE_S = 60.0
 SERIES = 5_000
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -50,6 +50,12 @@ async def unread(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     transport.pause_reading()
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: tidegate\r\n\r\n" * 50)
     await asyncio.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection times out meanwhile: who is answered had to wait for none of the others."""
+    monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 10 * PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,7 @@ async def crowded(
 
     visitors = [asyncio.create_task(visit()) for _ in range(number)]
     try:
-        await eventually(lambda: connected >= number, "everybody is there", timeout_s=30)
+        await eventually(lambda: connected >= number, "everybody is there", timeout_s=PATIENCE_S)
         yield server
     finally:
         for visitor in visitors:
@@ -120,18 +126,18 @@ async def connection(server: HttpServer, tls: bool) -> tuple[asyncio.StreamReade
         raise
 
 
-async def healthy_s(server: HttpServer, tls: bool = False) -> float:
-    """How long /healthz took on a connection of its own."""
-    began_s = time.monotonic()
+async def healthy(server: HttpServer, tls: bool = False) -> None:
+    """/healthz answers, on a connection of its own, and soon."""
+    began_s = time.process_time()
     reader, writer = await connection(server, tls)
     try:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: tidegate\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 30)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     finally:
         writer.transport.abort()
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b'{"status": "alive"}\n')
-    return time.monotonic() - began_s
+    assert time.process_time() - began_s < PROMPT_CPU_S
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -141,7 +147,7 @@ def test_connections_that_do_nothing_keep_nobody_out(act: Act, number: int, loop
     async def scenario() -> None:
         async with crowded(act, number) as server:
             for _ in range(5):
-                assert await healthy_s(server) < PROMPT_S
+                await healthy(server)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(scenario())
@@ -153,7 +159,7 @@ def test_nor_with_tls_before_and_after_the_handshake(act: Act, greets: bool, loo
     async def scenario() -> None:
         async with crowded(act, 300, tls=tls, greets=greets) as server:
             for _ in range(5):
-                assert await healthy_s(server, tls=True) < PROMPT_S
+                await healthy(server, tls=True)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(scenario())
@@ -162,7 +168,7 @@ def test_nor_with_tls_before_and_after_the_handshake(act: Act, greets: bool, loo
 async def test_nor_when_they_come_back_as_soon_as_they_are_closed() -> None:
     async with crowded(silent, 500, returning=True) as server:
         for _ in range(5):
-            assert await healthy_s(server) < PROMPT_S
+            await healthy(server)
 
 
 def descriptors() -> int:
@@ -178,7 +184,9 @@ def test_none_of_them_stays(loop: Loop, secure: bool, tls: ssl.SSLContext, monke
         before = descriptors()
         async with crowded(unread, 20, tls=tls if secure else None, greets=secure):
             # What is left are their own ends: they do not read, so they do not see that it is over.
-            await eventually(lambda: descriptors() <= before + 20 + 4, "the server closes its ends", timeout_s=10)
+            await eventually(
+                lambda: descriptors() <= before + 20 + 4, "the server closes its ends", timeout_s=PATIENCE_S
+            )
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(scenario())
