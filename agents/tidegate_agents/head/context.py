@@ -43,6 +43,11 @@ class HeadContext(Outbox):
         self.alarms: tuple[str, ...] = ()
         """Those of this broker's RabbitMQ that are raised."""
 
+    @property
+    def checked_accounts(self) -> bool:
+        """Whether publishers may name their accounts: a single link that does not pass them on would stop."""
+        return self.config.checked_accounts and all(edge.passes_accounts for edge in self.registry.edges.values())
+
     def validate(self) -> None:
         """Raise AssertionError if the parts of the state disagree."""
         super().validate()
