@@ -130,7 +130,8 @@ class HeadConfig:
     publisher_url: str = ""
     """Where publishers that come from another head connect."""
     checked_accounts: bool = False
-    """Whether every link of the tree passes on the accounts of publishers."""
+    """Whether the links of the tree pass on the accounts of publishers; an edge that does not say so has the last
+    word."""
     capacity: Capacity = field(default_factory=Capacity)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
 
@@ -144,6 +145,8 @@ class EdgeConfig:
     head: str
     client_url: str
     link_url: str
+    passes_accounts: bool = False
+    """Whether the account of its link may pass on the accounts of publishers."""
     incarnation: int = 0
     capacity: Capacity = field(default_factory=Capacity)
     period_s: float = 1.0

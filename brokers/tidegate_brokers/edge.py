@@ -46,6 +46,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             head=HEAD_KEY,
             client_url=config.client_address,
             link_url=config.link.reveal(),
+            passes_accounts=config.accounts == "checked",
             incarnation=incarnation,
             capacity=config.capacity,
             period_s=config.period_s,

@@ -4,6 +4,7 @@
 | --- | --- |
 | topic | routing key, on the exchange `tidegate.publish` |
 | id | `message_id`: `<publisher>:<topic>:<sequence>` |
+| account | `user_id`: that of the publisher's connection, where the cluster checks accounts |
 | publish time | header `tidegate-published-us`: whole microseconds since 1970, by the publisher's clock |
 | attributes | all other headers: text, whole numbers, booleans, floating-point numbers |
 | body | opaque bytes |

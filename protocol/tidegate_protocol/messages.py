@@ -195,6 +195,8 @@ class EdgeHello(Message):
     higher version holds."""
     alarms: Annotated[tuple[Text, ...], Field(max_length=ALARMS_MAX)] = ()
     """What its RabbitMQ is short of; as long as that is so, it takes in nothing."""
+    passes_accounts: bool = False
+    """Whether the account in `link_url` may pass on the accounts of publishers."""
 
 
 class EdgeWelcome(Message):

@@ -42,6 +42,7 @@ def head_config(spec: HeadSpec, balancing: BalancingConfig, incarnation: int) ->
         incarnation=incarnation,
         neighbours=tuple(NeighbourConfig(other, url_of(other)) for other in sorted(spec.neighbours)),
         publisher_url=url_of(spec.name),
+        checked_accounts=True,
         capacity=head_capacity(spec),
         balancing=balancing,
     )
@@ -54,6 +55,7 @@ def edge_config(spec: EdgeSpec, balancing: BalancingConfig, incarnation: int) ->
         head=spec.head,
         client_url=url_of(spec.name),
         link_url=url_of(spec.name),
+        passes_accounts=True,
         incarnation=incarnation,
         capacity=known_capacity(spec),
         balancing=balancing,

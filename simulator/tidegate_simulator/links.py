@@ -18,13 +18,15 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappush
 
+from tidegate._core.identity import identity_of
+
 from .kernel import Kernel
 
 
 class Message:
     """A message of the data plane. A marker or fence has no id; its topic is its key."""
 
-    __slots__ = ("content", "id", "index", "published_s", "size_bytes", "topic")
+    __slots__ = ("account", "carried", "content", "id", "identity", "index", "published_s", "size_bytes", "topic")
 
     def __init__(
         self,
@@ -34,8 +36,16 @@ class Message:
         size_bytes: float,
         published_s: float,
         content: bytes | None = None,
+        account: str | None = None,
+        carried: str | None = None,
     ) -> None:
         self.id = identity
+        self.account = account
+        """Who published it."""
+        self.carried = carried or identity
+        """The id it carries, where that is another's than its own."""
+        self.identity = identity_of(account, self.carried, checked_accounts=False)
+        """What its subscribers know it by."""
         self.content = content
         """The body of a plain message: all that its subscriber can tell it by. Its id is none of ours then, and known
         to the checkers only."""

@@ -7,7 +7,8 @@ and when the application has to wait. What is here stands for the application an
 Invariant: a message is confirmed once its head has routed it and the confirm has come back. What had arrived when the
 connection was lost, and was not confirmed, comes again as a duplicate.
 
-A publisher that is not obedient is a foreign client: it knows nothing of the control plane.
+A publisher that is not obedient is a foreign client: it knows nothing of the control plane. One that claims is hostile,
+too: its messages carry ids that another publisher is about to use.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ FLUSH_S: Final = 0.1
 """How often a publisher that closes looks whether all is written."""
 HELLO_S: Final = Timeouts().hello_s
 HELLO: Final = "hello"
+CLAIMED_AHEAD: Final = 4
+"""How far ahead of its victim a hostile publisher uses ids."""
 
 
 class Written(Publication):
@@ -104,6 +107,8 @@ class SimPublisher(SimClient):
         self._new_head: str | None = None
         plain = spec.contents is not None
         self._topic = Topic(spec.name if plain else self.id, spec.topic)
+        self._account = None if plain else spec.name
+        self._victim = spec.claims
         self.spec = spec
         self.name = spec.name
         self.head = spec.head
@@ -185,13 +190,28 @@ class SimPublisher(SimClient):
     def _hand_over(self, now: float) -> None:
         index = self._world.next_index()
         content = self._content() if self.spec.contents is not None else None
-        message = Message(self._topic.next_id(), index, self.spec.topic, self.spec.message_bytes, now, content)
+        claimed = self._claim() if self._victim is not None else None
+        spec = self.spec
+        message = Message(
+            self._topic.next_id(), index, spec.topic, spec.message_bytes, now, content, self._account, claimed
+        )
         self._window.enter(Written(message))
         self._record(pack_data(b"p", now, self._number, index))
         if self._watched:
             self._tell(message, now)
         if self._connected:
             self._write()
+
+    def _claim(self) -> str:
+        """An id that the victim is about to use."""
+        assert self._victim is not None
+        victim = self._world.publishers[self._victim]
+        return f"{victim.prefix}{victim.published + self.published % CLAIMED_AHEAD}"
+
+    @property
+    def prefix(self) -> str:
+        """What its message ids begin with."""
+        return self._topic.prefix
 
     def _content(self) -> bytes:
         """The body of the next message of a plain publisher."""

@@ -80,6 +80,8 @@ class PublisherSpec:
     contents: int | None = None
     """None: its messages carry ids of ours. Otherwise it is a plain AMQP publisher: its messages carry none, and their
     contents repeat after so many, or never (0)."""
+    claims: str | None = None
+    """The publisher whose ids its messages carry, from an account of its own: it is hostile then, and owed nothing."""
 
     def ends_s(self, duration_s: float) -> float:
         """When it stops publishing."""

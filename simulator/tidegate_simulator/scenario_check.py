@@ -334,6 +334,8 @@ def _client(client: PublisherSpec | SubscriberSpec) -> Iterator[str]:
             yield f"publisher {client.name} stops before it starts"
         if client.contents is not None and client.obedient:
             yield f"publisher {client.name} is plain: use obedient = false"
+        if client.claims is not None and (client.obedient or client.contents is not None):
+            yield f"publisher {client.name} is hostile: use obedient = false, and no contents"
         times = [change.at_s for change in client.changes]
         if times != sorted(times):
             yield f"the rate changes of publisher {client.name} are not in the order of time"

@@ -42,6 +42,7 @@ from tidegate_agents.machine import ReplyAddress
 from tidegate_protocol.messages import (
     ControlMessage,
     Refusal,
+    SubscribeReply,
     UnsubscribeReply,
     UnsubscribeRequest,
 )
@@ -217,6 +218,8 @@ class SimSubscriber(SimClient):
         key = self._requests.pop(request, None)
         if not self.up or key is None:
             return
+        if isinstance(message, SubscribeReply):
+            self.inbox.checked_accounts = message.checked_accounts
         if key != UNSUBSCRIBE:
             self.handle(Answered(key, message))
         elif isinstance(message, UnsubscribeReply):
@@ -376,7 +379,7 @@ class SimSubscriber(SimClient):
             if attachment.given_up:
                 return
             attachment.received = tag = attachment.received + 1
-            identity, body = message.id, message.content
+            identity, body = message.identity, message.content
             delivery = (message, attachment, tag)
             if identity is None:
                 intake.arrived(slot, message.topic, None, delivery)
@@ -414,12 +417,13 @@ class SimSubscriber(SimClient):
         message, attachment, tag = delivery
         body, now = message.content, self.clock.read(self._kernel.now)
         # The id of a plain message is known to the checkers only.
-        identity, returned = (message.id, False) if body is None else (None, attachment.returned(message))
+        carried, returned = (message.carried, False) if body is None else (None, attachment.returned(message))
         if returned:
             assert message.id is not None
             self._world.redelivered.add((self.name, message.id))
+        topic, account = message.topic, message.account
         new = self.inbox.receive(
-            attachment.ledger, tag, message.topic, body or b"", identity, None, returned, now, collected
+            attachment.ledger, tag, topic, body or b"", carried, None, returned, now, collected, account
         )
         if not new:
             attachment.acknowledge()

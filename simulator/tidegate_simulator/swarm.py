@@ -45,6 +45,7 @@ FAULTS_MAX: Final = 5
 SETTLE_S: Final = 26.0
 """Long enough for every time-out of a session, one after another."""
 STORM_SHARE: Final = 0.3
+HOSTILE_SHARE: Final = 0.06
 UPLINK_MIN: Final = 3_000.0
 """Even the largest single message gets through in a fraction of any deadline."""
 FAULTS_FROM_S: Final = 4.0
@@ -105,7 +106,7 @@ def random_scenario(seed: int) -> Scenario:
     bursts_s = tuple(round(first_s + turn * random.uniform(7.0, 9.0), 1) for turn in range(3))
     plan = _Plan(load, duration_s, tuple(at for at in bursts_s if at < duration_s - 6.0) or (first_s,))
     heads, edges = _topology(random)
-    publishers = plain_publishers(seed, _publishers(random, plan, heads))
+    publishers = hostile_publishers(seed, plain_publishers(seed, _publishers(random, plan, heads)))
     subscribers = _subscribers(random, plan, heads, edges, publishers)
     edges = _capacities(random, plan, edges, publishers, subscribers)
     heads = _head_capacities(random, heads, publishers)
@@ -138,6 +139,25 @@ def plain_publishers(seed: int, publishers: tuple[PublisherSpec, ...]) -> tuple[
         replace(publisher, contents=contents) if not publisher.obedient and chance < share else publisher
         for publisher, chance, contents in drawn
     )
+
+
+def hostile_publishers(seed: int, publishers: tuple[PublisherSpec, ...]) -> tuple[PublisherSpec, ...]:
+    """In a few schedules one of those who know nothing of the control plane uses the ids of another.
+
+    Drawn by itself, like the plain ones, and nothing else of the scenario changes.
+    """
+    random = Random(f"hostile {seed}")
+    if random.random() >= HOSTILE_SHARE:
+        return publishers
+    numbered = [publisher for publisher in publishers if publisher.contents is None]
+    rivals = [publisher for publisher in numbered if not publisher.obedient]
+    if not rivals or len(numbered) < 2:
+        return publishers
+    rival = random.choice(rivals)
+    others = [publisher for publisher in numbered if publisher is not rival]
+    # On the same topic it reaches everybody whom its victim reaches.
+    victim = random.choice([other for other in others if other.topic == rival.topic] or others)
+    return tuple(replace(one, claims=victim.name) if one is rival else one for one in publishers)
 
 
 def _weighted(random: Random, choices: tuple[tuple[T, int], ...]) -> T:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tidegate._core import inbox
 from tidegate._core.intake import Intake
 from tidegate._core.migration import SubscriptionMachine
 from tidegate._core.moves import Release
@@ -21,6 +22,7 @@ from tidegate_agents.head.moving.cooldowns import Cooldowns
 from tidegate_agents.head.moving.promises import Promises
 from tidegate_agents.head.moving.sessions import PART as SESSION_TIMER
 from tidegate_protocol.balancing.loads import BrokerLoad
+from tidegate_simulator import links
 from tidegate_simulator.checkers import Violation
 from tidegate_simulator.runner import Plant, run_seed
 
@@ -91,9 +93,21 @@ def forget_the_timeout() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def believe_every_id() -> Iterator[None]:
+    """The client knows messages by their ids, whoever sent them."""
+
+    def alone(account: str | None, message_id: str | None, checked_accounts: bool) -> str | None:
+        return message_id
+
+    with patch.object(inbox, "identity_of", alone), patch.object(links, "identity_of", alone):
+        yield
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
+        (believe_every_id, {"lost"}),
         (detach_before_the_marker, {"lost", "out-of-order"}),
         (ignore_promises, {"promise-ignored"}),
         (no_cooldown, {"oscillation"}),

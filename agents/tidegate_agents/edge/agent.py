@@ -222,6 +222,7 @@ class EdgeAgent:
             cluster=config.cluster,
             client_url=config.client_url,
             link_url=config.link_url,
+            passes_accounts=config.passes_accounts,
             capacity=config.capacity,
             registry_count=self._outputs.digest.count,
             registry_digest=self._outputs.digest.text,

@@ -48,6 +48,11 @@ class HeadContext(Outbox):
         self.waits.close(key)
         self.cancel_timer(f"wait {key}")
 
+    @property
+    def checked_accounts(self) -> bool:
+        """Whether publishers may name their accounts: a single link that does not pass them on would stop."""
+        return self.config.checked_accounts and all(edge.passes_accounts for edge in self.registry.edges.values())
+
     def validate(self) -> None:
         """Raise AssertionError if the parts of the state disagree."""
         super().validate()

@@ -95,6 +95,7 @@ class Edges:
         if record.link_url != message.link_url:
             context.do(EnsureLink(message.edge, LinkKind.EDGE, message.link_url))
         record.client_url, record.link_url = message.client_url, message.link_url
+        record.passes_accounts = message.passes_accounts
         record.capacity, record.says_draining = message.capacity, message.draining
         record.draining = message.draining if record.drain_ordered is None else record.drain_ordered
         record.alarms = message.alarms

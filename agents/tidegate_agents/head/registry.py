@@ -56,6 +56,7 @@ class EdgeRecord:
     name: str
     client_url: str = ""
     link_url: str = ""
+    passes_accounts: bool = False
     capacity: Capacity = field(default_factory=Capacity)
     draining: bool = False
     drain_ordered: bool | None = None

@@ -16,12 +16,15 @@ Two ways lead past RabbitMQ's rules on keys: a queue that dead-letters into the 
 and `BCC`, which 3.10 does not check. Nobody of ours uses either, so that nothing which came that way is taken, whoever
 sent it.
 
+A broker of an earlier version does not name its account. It is taken as it comes, so that brokers can be upgraded one
+after another, until it has named itself once: RabbitMQ's rules on keys hold for it all the same.
+
 Pure; the tables are the only place where this is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +49,8 @@ BROKER_KEY_START: Final = broker_key("")
 PIE_LOCAL_START: Final = pie_local_key("")
 PIE_GLOBAL_START: Final = pie_global_key("")
 
+ANY_BROKER: Final = BROKER_USER_START
+"""Claimed by messages that do not say which broker sent them."""
 NOBODY: Final = ""
 """In place of a field: the kind does not name its sender."""
 FROM_EDGES: Final[Mapping[str, str]] = {
@@ -100,9 +105,14 @@ class Admission:
     brokers: bool = False
     """Whether brokers and operators speak only as themselves: all of them name their accounts."""
 
-    def objection(self, user: str, key: str, message: ControlMessage) -> str | None:
+    def objection(
+        self, user: str, key: str, message: ControlMessage, named: Container[str] = frozenset()
+    ) -> str | None:
         """Why a message that came by `key` is not taken from `user`; None if it is. Answers are judged by what was
         asked (`may_answer`).
+
+        `named`: the accounts (`claimed`) of brokers that have named themselves before. Others may be of an earlier
+        version, which does not, and are taken as they come.
         """
         if key == HOM_KEY:
             client = client_of(message)
@@ -114,15 +124,21 @@ class Admission:
         if key == OPERATOR_KEY:
             return None if user and "." not in user else f"{user or 'nobody'} is no operator"
         fields = self._fields(key)
-        if fields is None:
-            return None if user.startswith(BROKER_USER_START) else f"{user or 'nobody'} is no broker"
-        field = fields.get(message.kind)
-        if field is None:
+        if fields is not None and message.kind not in fields:
             return f"{user or 'nobody'} may not send {message.kind} to {key}"
-        if field == NOBODY:
-            return None if user.startswith(BROKER_USER_START) else f"{user or 'nobody'} is no broker"
-        name = getattr(message, field)
-        return None if user == broker_user(name) else f"{user or 'nobody'} may not speak for {name}"
+        claimed = self.claimed(key, message)
+        if not user:
+            # On a head only probes name nobody: harmless, and sent by brokers of any version.
+            known = claimed in named and not (self.head and claimed == ANY_BROKER)
+            return f"{claimed} names itself otherwise" if known else None
+        if claimed == ANY_BROKER:
+            return None if user.startswith(BROKER_USER_START) else f"{user} is no broker"
+        return None if user == claimed else f"{user} may not speak for {claimed}"
+
+    def claimed(self, key: str, message: ControlMessage) -> str:
+        """The account that a broker's message claims to be from."""
+        field = (self._fields(key) or {}).get(message.kind, NOBODY)
+        return broker_user(getattr(message, field)) if field else ANY_BROKER
 
     def may_answer(self, user: str, client: str) -> bool:
         """Whether `user` may answer an order that was given to `client`."""

@@ -41,7 +41,7 @@ from tidegate_protocol.messages import (
 )
 from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, client_key
 
-from ..access.admission import NOT_YOURS, Admission, detour
+from ..access.admission import BROKER_USER_START, NOT_YOURS, Admission, detour
 from ..errors import AlreadyRunning
 from ..observe.counters import BrokerMetrics
 from ..settings.urls import ServerUrl
@@ -57,6 +57,7 @@ UNDER_WAY_MAX: Final = 2_000
 """Messages handed to the connection and not yet confirmed."""
 ORDERS_MAX: Final = 20_000
 """Orders to clients whose answer may still come; of more, the oldest are forgotten."""
+NAMED_MAX: Final = 1_000
 CLIENT_KEY_START: Final = client_key("")
 CORRELATION_LENGTH_MAX: Final = 128
 
@@ -96,6 +97,8 @@ class ControlChannel:
         self._user = url.credentials[0]
         self._ordered: Recent[str, str] = Recent(ORDERS_MAX)
         """By id of a request to a client: which client."""
+        self._named: Recent[str, bool] = Recent(NAMED_MAX)
+        """The accounts that brokers have named here."""
         self._taking = False
         self._channel: AbstractChannel | None = None
         self._under_way: set[asyncio.Task[None]] = set()
@@ -290,9 +293,11 @@ class ControlChannel:
             if not self._admission.may_answer(user, asked):
                 raise MalformedMessage(NOT_YOURS, f"{user or 'nobody'} may not answer for {asked}")
             del self._ordered[delivered.header.properties.correlation_id or ""]
-        objection = self._admission.objection(user, key, message)
+        objection = self._admission.objection(user, key, message, self._named)
         if objection is not None:
             raise MalformedMessage(NOT_YOURS, objection)
+        if user.startswith(BROKER_USER_START):
+            self._named[self._admission.claimed(key, message)] = True
         return message
 
     def _count_malformed(self, error: MalformedMessage) -> None:

@@ -7,7 +7,8 @@ published earlier a subscriber may get some, by luck, and in an order that nobod
 What is lost, doubled or out of order says the judge (`tidegate_simulator.judging`); what is owed and what is excused is
 decided here. A *life* of a client goes from its start to its crash.
 
-Messages of plain publishers carry no ids for the client to go by; `plain` says how they are judged.
+A hostile publisher, which uses the ids of others, is owed nothing; those others are owed what they always are. Messages
+of plain publishers carry no ids for the client to go by; `plain` says how they are judged.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Deliveries(Checker):
         self._world = world
         self._tree = Tree(world.scenario)
         self._plain = PlainStreams(world)
+        self._hostile = {one.name for one in world.scenario.publishers if one.claims is not None}
         faults = world.scenario.faults
         for spec in world.scenario.subscribers:
             crashes = [f.at_s for f in faults if f.kind is FaultKind.CLIENT_CRASH and f.target == spec.name]
@@ -109,6 +111,8 @@ class Deliveries(Checker):
             owed.unconfirmed = self._tree.behind(head, reply.awaiting)
 
     def published(self, publisher: str, topic: str, message_id: str, now: float) -> None:
+        if publisher in self._hostile:
+            return
         stream, sequence = stream_of(message_id)
         if stream in self._streams:
             wanted = self._streams[stream][1]
@@ -139,6 +143,8 @@ class Deliveries(Checker):
     ) -> None:
         owed, came, in_turn = self._owed[subscriber], self._came[subscriber], self._in_turn[subscriber]
         stream, sequence = stream_of(message_id)
+        if stream.partition("~")[0] in self._hostile:
+            return
         excused = False
         if self._plain.knows(stream):
             includes = owed.includes(stream, sequence)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.support.agents_driver import sent, subscription
+from tests.support.agents_driver import Driver, replies, sent, subscription
 from tests.support.parts_driver import PartsDriver, messages
 from tidegate_agents.config import BalancingConfig
 from tidegate_agents.head.publishers import paths
@@ -15,6 +15,7 @@ from tidegate_agents.load.metrics import PublisherSample
 from tidegate_agents.policy.placement import ExpectedLoad
 from tidegate_protocol.balancing.paths import PatternPath, PatternPaths, PublishedTopics, TopicPath
 from tidegate_protocol.balancing.publishers import ThrottleOrder
+from tidegate_protocol.messages import EdgeHello, PublisherHello, PublisherWelcome
 
 
 def stream(publisher: str, topic: str, rate: float, size: float = 100.0, round_trip_s: float = 0.0) -> PublisherSample:
@@ -39,6 +40,19 @@ def published(driver: PartsDriver, to: str, seconds: float = 1.0) -> dict[str, i
         if isinstance(send.message, PublishedTopics)
         for path in send.message.topics
     }
+
+
+def test_publishers_may_name_their_accounts_once_every_edge_passes_them_on() -> None:
+    """A link that does not would stop at the first such message. An edge of an earlier version says nothing of it."""
+    greeting = EdgeHello(
+        edge="e1", cluster="c", client_url="amqp://e1:1", link_url="amqp://e1:2", registry_count=0, registry_digest="0"
+    )
+    for checked in (False, True):
+        driver = Driver(checked_accounts=checked)
+        for passes in (False, True, False):
+            driver.tell(greeting.model_copy(update={"passes_accounts": passes}))
+            (welcome,) = replies(driver.tell(PublisherHello(publisher="p~1")), PublisherWelcome)
+            assert welcome.checked_accounts == (checked and passes)
 
 
 def test_rates_are_smoothed_and_summed_over_publishers() -> None:

@@ -35,7 +35,7 @@ TABLE: list[tuple[Admission, str, ControlMessage, set[str]]] = [
     (HEAD, HOM_KEY, PublisherGoodbye(publisher="siren~1"), {"siren"}),
     (HEAD, OPERATOR_KEY, PauseRequest(paused=True), {"siren", "operator"}),
     (HEAD, HEAD_KEY, EdgeGoodbye(edge="e1"), {"broker.e1"}),
-    (HEAD, HEAD_KEY, Probe(), {"broker.head", "broker.north", "broker.e1", "broker.e2", "broker."}),
+    (HEAD, HEAD_KEY, Probe(), {"", "broker.head", "broker.north", "broker.e1", "broker.e2", "broker."}),
     (HEAD, HEAD_KEY, ROUTES, set()),
     (HEAD, HEAD_KEY, OutputRemove(subscriber="siren", number=0), set()),
     (HEAD, pie_local_key("main"), LOCAL, {"broker.e1"}),
@@ -62,7 +62,25 @@ TABLE: list[tuple[Admission, str, ControlMessage, set[str]]] = [
 def test_everybody_speaks_for_himself_only(
     admission: Admission, key: str, message: ControlMessage, allowed: set[str]
 ) -> None:
-    assert {user for user in EVERYBODY if admission.objection(user, key, message) is None} == allowed
+    named = {admission.claimed(key, message)}
+    assert {user for user in EVERYBODY if admission.objection(user, key, message, named) is None} == allowed
+
+
+@pytest.mark.parametrize(
+    ("admission", "key", "message"),
+    [
+        (HEAD, HEAD_KEY, EdgeGoodbye(edge="e1")),
+        (HEAD, broker_key("head"), ROUTES),
+        (EDGE, broker_key("e1"), OutputRemove(subscriber="siren", number=0)),
+        (EDGE, pie_local_key("main"), LOCAL),
+    ],
+)
+def test_a_broker_of_an_earlier_version_is_taken_until_it_has_named_itself(
+    admission: Admission, key: str, message: ControlMessage
+) -> None:
+    assert admission.objection("", key, message, {"broker.other"}) is None
+    assert admission.objection("", key, message, {admission.claimed(key, message)}) is not None
+    assert HEAD.objection("", OPERATOR_KEY, PauseRequest(paused=True)) is not None
 
 
 def members(union: Any) -> Iterator[type[Message]]:
