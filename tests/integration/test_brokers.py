@@ -27,6 +27,7 @@ from tidegate_agents.machine import (
     LinkKind,
     UnbindMarker,
 )
+from tidegate_brokers.access.admission import DETOURS
 from tidegate_brokers.plane.edge import EdgePlane
 from tidegate_brokers.plane.fences import FenceWatch
 from tidegate_brokers.plane.head import EMPTY_CHECKS, HeadPlane
@@ -157,7 +158,11 @@ async def test_a_control_message_with_unreadable_properties_is_counted_and_cuts_
     reconnects = 'tidegate_connection_reopened_total{connection="control"}'
     before = await head.metric(reconnects)
 
-    counted = await malformed(head, "not-json")
+    async def all_malformed() -> float:
+        """By whatever reason: what has come by a detour, or may have, is dropped before its body is read."""
+        return sum([await malformed(head, reason) for reason in ("not-json", *sorted(set(DETOURS.values())))])
+
+    counted = await all_malformed()
     url, key = brokers.url("head"), HOM_KEY.encode()
     for properties in ACCEPTED.values():
         assert await asyncio.to_thread(send, url, CONTROL_EXCHANGE, key, properties, b"no json")
@@ -166,7 +171,7 @@ async def test_a_control_message_with_unreadable_properties_is_counted_and_cuts_
     assert await asyncio.to_thread(send, url, CONTROL_EXCHANGE, b"\xff\xfe", copied, b"no json")
 
     async def seen() -> bool:
-        return await malformed(head, "not-json") == counted + len(ACCEPTED) + 1
+        return await all_malformed() == counted + len(ACCEPTED) + 1
 
     await eventually(seen, "every message is counted", 30)
     assert await head.metric(reconnects) == before

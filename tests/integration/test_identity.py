@@ -82,7 +82,7 @@ name = "operator"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
-    async with guarded_cluster(node, tmp_path_factory.mktemp("identity"), LAYOUT) as cluster:
+    async with guarded_cluster(node, tmp_path_factory.mktemp("identity"), LAYOUT, "checked") as cluster:
         yield cluster
 
 
@@ -240,7 +240,7 @@ async def test_what_is_dead_lettered_into_control_is_dropped(guarded: Guarded) -
     ones close the channel.
     """
     if await copies_are_refused(guarded):
-        pytest.skip("this RabbitMQ checks the keys in CC, so that nothing gets into such a queue")
+        return await nothing_happened(guarded)
     for key, order, process in DETOURS:
         before = await dropped(guarded, process, "dead-lettered"), await received(guarded, process, order.kind)
         async with guarded.channel(RIVAL) as channel:
@@ -266,7 +266,7 @@ async def test_what_is_dead_lettered_into_control_is_dropped(guarded: Guarded) -
 
 async def test_what_is_copied_into_control_is_dropped(guarded: Guarded) -> None:
     if await copies_are_refused(guarded):
-        pytest.skip("this RabbitMQ checks the keys in CC and BCC")
+        return await nothing_happened(guarded)
 
     async def counted(process: str, reason: str, wanted: float) -> bool:
         return await dropped(guarded, process, reason) == wanted

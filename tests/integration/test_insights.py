@@ -102,7 +102,7 @@ async def _apart_only_with_the_insight(
     code, taken = await tidegate("analytics", "publish", "--tables", str(folder), "--url", url)
     assert code == ExitCode.OK
     assert (taken["taken"], taken["pairs"], taken["capacities"], taken["repeated"]) == (True, 1, 1, False)
-    assert taken["unused"] == {}
+    assert taken["unused"] == []
     await subscribed("flood", dam)
     edge, rule = await place_of(url, "dam")
     assert edge != first

@@ -40,7 +40,9 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded_cluster(node: RabbitNode, directory: Path, layout_text: str) -> AsyncIterator[Guarded]:
+async def guarded_cluster(
+    node: RabbitNode, directory: Path, layout_text: str, accounts: str = "unchecked"
+) -> AsyncIterator[Guarded]:
     """Make the accounts, import them as an operator would, and run the processes with them."""
     (directory / "layout.toml").write_text(layout_text.format(host=node.host, port=node.amqp_port))
     layout = Layout.load(directory / "layout.toml")
@@ -52,7 +54,7 @@ async def guarded_cluster(node: RabbitNode, directory: Path, layout_text: str) -
                 answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
                 assert answer.is_success, answer.text
     processes = {
-        place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge")
+        place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge", accounts)
         for place in layout.places
     }
     try:
@@ -62,13 +64,14 @@ async def guarded_cluster(node: RabbitNode, directory: Path, layout_text: str) -
         await terminate_all(processes.values())
 
 
-def _process(node: RabbitNode, folder: Path, role: str) -> Process:
+def _process(node: RabbitNode, folder: Path, role: str, accounts: str) -> Process:
     options = {
         "management_url": f"http://{node.host}:{node.management_port}",
         "prometheus_url": f"http://{node.host}:{node.prometheus_port}",
         "period_s": PERIOD_S,
         "http_port": 0,
         "startup_timeout_s": 60,
+        "accounts": accounts,
     }
     file = folder / "whole.toml"
     more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items())
