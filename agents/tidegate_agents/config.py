@@ -145,8 +145,6 @@ class EdgeConfig:
     head: str
     client_url: str
     link_url: str
-    passes_accounts: bool = False
-    """Whether the account of its link may pass on the accounts of publishers."""
     incarnation: int = 0
     capacity: Capacity = field(default_factory=Capacity)
     period_s: float = 1.0
@@ -154,3 +152,5 @@ class EdgeConfig:
     pending_max: int = 2_000
     draining: bool = False
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
+    passes_accounts: bool = False
+    """Whether the account of its link may pass on the accounts of publishers."""
