@@ -11,13 +11,14 @@ TIMEOUT_S = 300
 
 def test_the_story_goes_as_told() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tidegate_cli", "demo", "--json"],
+        [sys.executable, "-W", "default", "-m", "tidegate_cli", "demo", "--json"],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stderr, done.stderr
     told = json.loads(done.stdout)
     assert told["delivered"] > 0
     assert (told["lost"], told["doubled"], told["out_of_order"]) == (0, 0, 0)
