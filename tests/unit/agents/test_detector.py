@@ -457,7 +457,10 @@ def test_a_deadline_that_becomes_infeasible_and_feasible_again_is_named_each_tim
         for _ in range(3):
             driver.sample([flow.sampled(50, 1e9)])
 
-    for path_us in (0, 400_000, 290_000, 0, 400_000):
+    outcomes = []
+    for path_us in (0, 400_000, 290_000, 310_000, 290_000, 0, 290_000, 400_000):
         step(path_us)
-    outcomes = [one.outcome for one in driver.decisions(d.DeadlinesJudged)]
-    assert outcomes == ["infeasible", "feasible", "infeasible"]
+        outcomes.append([str(one.outcome) for one in driver.decisions(d.DeadlinesJudged)])
+        driver.done.clear()
+    # With 290,000 there is a little time left to wait, but less than makes up for naming it again and again.
+    assert outcomes == [[], ["infeasible"], [], [], [], ["feasible"], [], ["infeasible"]]

@@ -40,6 +40,17 @@ def test_nothing_is_unbound_before_the_edge_was_read() -> None:
     assert (change.add, change.remove) == ((), ("stale",))
 
 
+def test_nothing_is_unbound_before_its_last_page_was_read() -> None:
+    held = [subscription("s", n, f"p{n}") for n in range(3)]
+    driver = Driver(routes={"e1": frozenset({"p0", "p1", "p2", "stale"})})
+    (first,) = sent(driver.hello("e1", *held), RegistryRequest)
+    actions = driver.answer(first, page("e1", *held[:2], after="out.s.1"))
+    assert not of(actions, ChangeRoutes), "the patterns of the next page are needed as much"
+    (second,) = sent(actions, RegistryRequest)
+    (change,) = of(driver.answer(second, page("e1", held[2])), ChangeRoutes)
+    assert (change.add, change.remove) == ((), ("stale",))
+
+
 def test_an_edge_that_holds_nothing_is_settled_by_its_hello() -> None:
     driver = Driver(routes={"e1": frozenset({"stale"})})
     (change,) = of(driver.hello("e1"), ChangeRoutes)

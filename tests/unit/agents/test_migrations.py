@@ -19,7 +19,7 @@ from tests.support.moving_cluster import (
     timer,
 )
 from tidegate_agents.config import CLIENT_ATTEMPTS_MAX, BalancingConfig
-from tidegate_agents.head.moving.migrations import MARKERS_MAX
+from tidegate_agents.head.moving.migrations import FAILED_REST_RETRIES, MARKERS_MAX
 from tidegate_agents.machine import ActionFailed, ReplyReceived, Undeliverable
 from tidegate_protocol import decisions as d
 from tidegate_protocol.balancing.markers import MarkerBind
@@ -72,6 +72,32 @@ def test_a_client_that_stays_keeps_its_queue_and_the_new_one_goes() -> None:
     assert cluster.places("s") == [("e1", 0)]
     assert ended(cluster) == (0, 1)
     assert cluster.grant("s").subscription.number == 0
+
+
+def test_a_client_that_did_not_manage_to_move_is_left_alone_for_a_while() -> None:
+    cluster = Cluster("e1", "e2")
+    moving(cluster, "s")
+    cluster.report(the_order(cluster), STAYED)
+    rest_s = FAILED_REST_RETRIES * BalancingConfig().retry_s
+    cluster.period(rest_s - 0.1)
+    cluster.balance("e1~1~2", "e2")
+    assert cluster.plan("e1~1~2", move("s")) == BalanceAccepted(session="e1~1~2", moves=0)
+    cluster.period(0.1)
+    cluster.balance("e1~1~3", "e2")
+    assert cluster.plan("e1~1~3", move("s")) == BalanceAccepted(session="e1~1~3", moves=1)
+
+
+def test_a_client_that_was_never_told_of_its_move_may_be_moved_at_once() -> None:
+    cluster = Cluster("e1", "e2")
+    cluster.grant("s")
+    cluster.mute = {OutputPrepare}
+    begin(cluster, "s")
+    for _ in range(3):
+        cluster.fire("output h~7~m1", 2.0)
+    assert ended(cluster) == (0, 1)
+    cluster.mute = set()
+    cluster.balance("e1~1~2", "e2")
+    assert cluster.plan("e1~1~2", move("s")) == BalanceAccepted(session="e1~1~2", moves=1)
 
 
 @pytest.mark.parametrize("stage", [ORDERED, ATTACHED, MOVED, STAYED])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.agents_driver import Driver, sent, subscription
+from tests.support.agents_driver import Driver, of, sent, subscription
 from tests.support.decisions import rejections
 from tests.support.head_cluster import Cluster, load, move
+from tidegate_agents.config import BalancingConfig
 from tidegate_agents.head.abroad.candidates import Found
 from tidegate_agents.head.moving import offers, sessions
-from tidegate_agents.machine import StopRequested
+from tidegate_agents.machine import Action, SetTimer, StopRequested
 from tidegate_agents.policy.placement import ExpectedLoad
 from tidegate_protocol import decisions as d
 from tidegate_protocol.balancing.abroad import RemoteLoads, RemoteLoadsRequest
@@ -21,6 +22,7 @@ from tidegate_protocol.balancing.sessions import (
     BalancePlan,
     BalanceRequest,
     Candidate,
+    LoadReply,
     LoadRequest,
     SessionPhase,
 )
@@ -342,6 +344,25 @@ def test_a_session_ends_in_time_whatever_its_migrations_do() -> None:
     assert len(cluster.ordered(MigrateCancel)) == 1
     cluster.report(cluster.ordered(MigrateOrder)[0], MOVED)
     assert cluster.places("s") == [("e2", 1)], "a client that did move is not called back"
+
+
+def timers(actions: list[Action], session: str) -> list[float]:
+    return [action.after_s for action in of(actions, SetTimer) if action.name == f"session {session}"]
+
+
+def test_each_phase_has_its_time_and_all_of_them_together_no_more_than_a_session_may_take() -> None:
+    cluster, session, times = Cluster("e1", "e2"), "e1~1~1", BalancingConfig()
+    cluster.grant("s")
+    cluster.mute = {LoadRequest}
+    asked = cluster.ask(BalanceRequest(session=session, edge="e1", metric="uplink", candidates=("e2",)))
+    assert timers(asked, session) == [times.load_reply_timeout_s]
+    (question,) = sent(asked, LoadRequest, "e2")
+    cluster.now += 1.5
+    told = cluster.answer(question, LoadReply(session=session, load=load("e2")))
+    assert timers(told, session) == [times.plan_timeout_s]
+    cluster.now += 4.5
+    plan = BalancePlan(session=session, edge="e1", moves=(move("s"),), outcome=d.PlanOutcome.RELIEVED)
+    assert timers(cluster.ask(plan), session) == [times.session_timeout_s - 6.0]
 
 
 @pytest.mark.parametrize("how", ["fails", "takes too long"])

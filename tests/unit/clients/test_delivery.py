@@ -4,6 +4,7 @@ settled.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,6 +87,17 @@ def test_gaps_are_bounded_and_what_is_given_up_is_counted() -> None:
         deduplicator.judge(name, 0.0)
         deduplicator.validate()
     assert deduplicator.missing(0.0) == 9
+
+
+@pytest.mark.parametrize(("first", "owed"), [(0, 9), (2 * GAPS_MAX + 10, 0)], ids=["skipped", "before the first"])
+def test_gaps_that_are_filled_in_their_middle_are_bounded_too(first: int, owed: int) -> None:
+    """What comes backwards, every second one missing, makes two gaps of one each time."""
+    deduplicator = Deduplicator(10)
+    last = 2 * GAPS_MAX + 10
+    for name in ids([first, last, *range(last - 2, 0, -2)]):
+        deduplicator.judge(name, 0.0)
+        deduplicator.validate()
+    assert deduplicator.missing(0.0) == owed, "the oldest is given up, and counts unless it was never owed"
 
 
 def test_the_least_recently_seen_stream_is_forgotten_first() -> None:

@@ -100,6 +100,14 @@ def test_foreign_messages_are_delivered_and_counted() -> None:
     assert inbox.statistics(0.0).foreign == 1
 
 
+def test_a_plain_message_that_is_delivered_again_does_not_count_twice_for_a_move() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    for ledger, redelivered in ((inbox.open_ledger(), False), (inbox.open_ledger(), True)):
+        assert inbox.receive(ledger, 1, "t", b"x", None, None, redelivered, 0.0)
+    assert len(inbox.buffer) == 2, "nobody can tell whether the application has it"
+    assert inbox.plain.count == 1
+
+
 def test_messages_without_readable_headers_are_delivered_counted_and_logged_now_and_then(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

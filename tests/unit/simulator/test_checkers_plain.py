@@ -11,8 +11,9 @@ import pytest
 from tests.support.fake_world import FakeWorld, scenario
 from tidegate_agents.machine import SendClient
 from tidegate_protocol.balancing.migrations import MigrateOrder
+from tidegate_protocol.balancing.places import CollectOrder
 from tidegate_simulator.checkers.deliveries import Deliveries
-from tidegate_simulator.scenario import Fault, FaultKind
+from tidegate_simulator.scenario import Fault, FaultKind, SubscriberSpec
 
 
 def granted(*faults: Fault, contents: int = 0, published: int = 4) -> FakeWorld:
@@ -95,3 +96,25 @@ def test_a_move_may_cost_one_of_messages_that_are_alike(contents: int, came: int
     )
     run.step("h0", 3.5, SendClient("s", order, "1"))
     assert deliver(run, *range(came)) == found
+
+
+def test_what_excuses_one_subscriber_excuses_no_other() -> None:
+    plan = scenario(subscribers=(SubscriberSpec("s", "h0", "t", 1.0), SubscriberSpec("z", "h0", "t", 1.0)))
+    plan = replace(plan, publishers=tuple(replace(one, obedient=False, contents=1) for one in plan.publishers))
+    run = FakeWorld(plan, Deliveries())
+    for subscriber in ("s", "z"):
+        run.grant(2.0, subscriber)
+    run.publish(0, 3.0)
+    order = CollectOrder(
+        migration="m",
+        subscriber="s",
+        pattern="t",
+        edge="e0",
+        number=0,
+        url="amqp://e0",
+        queue="out.s.0",
+        heads=("h0",),
+        timeout_us=1,
+    )
+    run.step("h0", 3.5, SendClient("s", order))
+    assert run.end() == ["lost"]

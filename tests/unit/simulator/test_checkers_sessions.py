@@ -275,6 +275,7 @@ def planned(target: str, out: float = 0.0, coming_in: float = 0.0, messages: flo
         ((planned("e1", coming_in=300.0), planned("e1", coming_in=400.0)), ["predicted-overload"]),
         ((planned("e1", messages=3.0), planned("e1", messages=4.0)), ["predicted-overload"]),
         ((planned("e1", 200.0), planned("e2", 1.0)), ["predicted-overload"]),
+        ((planned("e0", 1.0), planned("e1", 450.0)), ["predicted-overload"] * 2),
         ((), []),
     ],
 )
@@ -313,6 +314,15 @@ def test_what_was_promised_is_there(share: float, found: list[str]) -> None:
     tell(run, 0.3)
     offer(run, share)
     assert run.end() == found
+
+
+def test_a_candidate_without_promises_hides_no_other() -> None:
+    run, _ = promises()
+    promise(run)
+    tell(run, 0.3)
+    both = tuple(Candidate(cluster="h0", head="h0", load=load(name, 0.3)) for name in ("e0", "e1"))
+    run.step("h0", 10.0, Reply(ADDRESS, BalanceCandidates(session=SESSION, candidates=both)))
+    assert run.end() == ["promise-ignored"]
 
 
 def test_whoever_asks_again_after_its_plan_gets_the_answer_of_before() -> None:
