@@ -80,7 +80,7 @@ class EdgeAgent:
         self._markers = EdgeMarkers(context)
         self._outputs = EdgeOutputs(context, self.detector, self._markers)
         self.balancing = EdgeBalancing(context, self.detector, policy, self.peers, self._markers)
-        self._operations = EdgeOperations(context, self.detector, self.balancing, policy, self.peers)
+        self._operations = EdgeOperations(context, self.detector, self.balancing, policy)
         self._period_s = config.period_s
         self._hellos: deque[tuple[int, str]] = deque()
         """The latest ones that are not answered, by number, with their request ids; at most `HELLOS_MAX`."""

@@ -45,7 +45,6 @@ from ..load.overview import (
     edge_state,
     queue_state,
 )
-from ..load.pie import PieTable
 from ..machine import ReplyAddress
 from ..policy.interface import LoadView, Policy, Selection, Trigger
 from .context import EdgeContext
@@ -59,14 +58,11 @@ MOVES_TOLD_MAX: Final = 200
 class EdgeOperations:
     """Answers about one edge."""
 
-    def __init__(
-        self, context: EdgeContext, detector: Detector, balancing: EdgeBalancing, policy: Policy, peers: PieTable
-    ) -> None:
+    def __init__(self, context: EdgeContext, detector: Detector, balancing: EdgeBalancing, policy: Policy) -> None:
         self._context = context
         self._detector = detector
         self._balancing = balancing
         self._policy = policy
-        self._peers = peers
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(InspectRequest, self.on_inspect)
@@ -151,9 +147,7 @@ class EdgeOperations:
     # Rehearsing
 
     def on_rehearse(self, message: RehearseRequest, reply_to: ReplyAddress | None) -> None:
-        peers = self._peers.fresh(self._context.now)
-        peers.pop(self._context.config.head, None)
-        view = self._detector.view(peers)
+        view = self._balancing.view()
         trigger = self._policy.detect(view) if self._detector.samples else None
         if trigger is None:
             overloads = view.assessment.overloads

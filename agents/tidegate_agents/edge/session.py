@@ -111,7 +111,6 @@ class EdgeBalancing:
         """Sessions of other edges in which we are a target, with the moment at which we leave them ourselves."""
         self._over: deque[str] = deque(maxlen=SESSIONS_REMEMBERED_MAX)
         self._stabilizing = Stabilizing(context, detector)
-        self._last_session = 0
         self._head_incarnation: int | None = None
         self._backoff = Backoff(config.retry_s, config.retry_max_s)
         self._not_before_s = float("-inf")
@@ -181,7 +180,7 @@ class EdgeBalancing:
             return
         if self._detector.samples < FIRST_TRIGGERING_SAMPLE:
             return
-        view = self._view()
+        view = self.view()
         trigger = self._policy.detect(view)
         if trigger is not None:
             # The first sample of a change has seen a part of it only, here and on those who would help.
@@ -201,7 +200,8 @@ class EdgeBalancing:
             self._not_before_s = min(self._not_before_s, self._context.now + self._backoff.next_s)
         self._state = state
 
-    def _view(self) -> LoadView:
+    def view(self) -> LoadView:
+        """What the policy sees of this edge and of the others in its cluster now."""
         peers = self._peers.fresh(self._context.now)
         peers.pop(self._context.config.head, None)
         return self._detector.view(peers)
@@ -210,9 +210,8 @@ class EdgeBalancing:
 
     def _start(self, trigger: Trigger) -> None:
         config, asked = self._context.config, len(trigger.candidates)
-        self._last_session += 1
         session = self._session = _OwnSession(
-            f"{config.edge}~{config.incarnation}~{self._last_session}",
+            self._context.new_name(),
             trigger if asked else replace(trigger, reach=Reach.ABROAD),
             self._context.now,
         )
@@ -319,7 +318,7 @@ class EdgeBalancing:
     def _select(self, session: _OwnSession, message: BalanceCandidates) -> Selection:
         ranked = self._policy.rank(session.trigger, message.candidates, session=session.id)
         resting = frozenset(message.resting)
-        return self._policy.select(self._view(), session.trigger, ranked, resting=resting, session=session.id)
+        return self._policy.select(self.view(), session.trigger, ranked, resting=resting, session=session.id)
 
     @staticmethod
     def _wider(trigger: Trigger, message: BalanceCandidates, selection: Selection) -> Reach | None:

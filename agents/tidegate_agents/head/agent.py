@@ -81,8 +81,8 @@ class HeadAgent:
         self._dispatch = Dispatch()
         self._neighbours = neighbours = Neighbours(context)
         self._removals = removals = Removals(context)
-        self._edges = edges = Edges(context, removals)
         self._knowledge = knowledge = Knowledge(context, neighbours)
+        self._edges = edges = Edges(context, removals, knowledge)
         preparations = Preparations(context, edges, removals, neighbours)
         # Load and publishers, in the order in which they look at a sample: rates, floods, load
         paths = Paths(context)
@@ -95,7 +95,7 @@ class HeadAgent:
         self._placing = placing = Placing(context, edges, insights, publishers)
         # Moves
         flood, binds = MarkerFlood(context), MarkerBinds(context)
-        remote_steps = RemoteSteps(context, neighbours, removals, flood)
+        remote_steps = RemoteSteps(context, knowledge, neighbours, removals, flood)
         local_steps = LocalSteps(context, preparations)
         self._migrations = migrations = Migrations(context, removals, knowledge, binds, local_steps, remote_steps)
         self._doubts = doubts = Doubts(context, removals, binds)
@@ -107,13 +107,26 @@ class HeadAgent:
         self._guests = guests = Guests(context, knowledge)
         room = Room(context, loads, paths, sessions)
         endings = Endings(context, removals, migrations, guests)
-        self._acceptances = Acceptances(context, preparations, sessions, guests, endings)
+        self._acceptances = Acceptances(context, knowledge, preparations, sessions, guests, endings)
         # Clients and operators
         self._allocations = Allocations(context, edges, neighbours, migrations, knowledge, placing, doubts)
         operations = Operations(context, edges, neighbours, sessions, loads, defence, insights)
         self._parts = (
-            *(publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations, sessions),
-            *(drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood, remote_steps),
+            *(knowledge, publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations),
+            *(
+                sessions,
+                drains,
+                doubts,
+                reports,
+                guests,
+                paths,
+                defence,
+                loads,
+                publisher_moves,
+                arrivals,
+                flood,
+                remote_steps,
+            ),
             *(candidates, room, endings, self._acceptances, operations, insights),
         )
         self.ignored = 0
@@ -169,7 +182,6 @@ class HeadAgent:
 
     def _start(self, event: Started) -> None:
         context = self._context
-        context.started_s = context.now
         for target in sorted(event.routes):
             context.routes.adopt(target, event.routes[target])
             if target not in self._neighbours:

@@ -35,7 +35,6 @@ class HeadContext(Outbox):
         self.bindings = Bindings(self, self.routes, self.waits, config.reply_timeout_s)
         self.promises = Promises()
         self.cooldowns = Cooldowns()
-        self.started_s = 0.0
         self.stopping = False
         self.paused = False
         self.pause_version = 0

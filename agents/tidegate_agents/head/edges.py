@@ -44,6 +44,7 @@ from ..kit.subscriptions import Key, key_of
 from ..machine import DropLink, EnsureLink, LinkKind, ReplyAddress
 from .context import HeadContext
 from .events import EdgeAbsent, EdgeRead
+from .places.knowledge import Knowledge
 from .places.removals import Removals
 from .registry import NUMBER_MAX, EdgeRecord
 
@@ -64,9 +65,10 @@ class _Reading:
 class Edges:
     """Hellos, liveness and registries of all edges."""
 
-    def __init__(self, context: HeadContext, removals: Removals) -> None:
+    def __init__(self, context: HeadContext, removals: Removals, knowledge: Knowledge) -> None:
         self._context = context
         self._removals = removals
+        self._knowledge = knowledge
         self._reading: dict[str, _Reading] = {}
         self._pages = Calls(context, "registry", context.config.reply_timeout_s, self._page_heard)
         self._mismatches: dict[str, int] = {}
@@ -184,11 +186,9 @@ class Edges:
 
     def number_for(self, subscriber: str) -> int:
         """The number of a new queue. While we don't know all edges, one that a predecessor has hardly given."""
-        context = self._context
-        all_known = all(record.settled for record in context.registry.edges.values())
-        return context.registry.next_number(
-            subscriber, 0 if all_known else context.config.incarnation * NUMBERS_PER_INCARNATION % NUMBER_MAX
-        )
+        config, registry = self._context.config, self._context.registry
+        fresh = config.incarnation * NUMBERS_PER_INCARNATION % NUMBER_MAX
+        return registry.next_number(subscriber, 0 if self._knowledge.all_read else fresh)
 
     # Registries
 

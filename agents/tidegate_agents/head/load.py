@@ -149,7 +149,7 @@ class HeadLoads:
             name
             for name, report in self.reports().items()
             if report.state is LoadState.LOW and not report.busy and name in edges
-            if edges[name].alive and edges[name].settled and not edges[name].draining
+            if edges[name].ready and not edges[name].draining
         ]
 
     # Clusters

@@ -76,6 +76,11 @@ class EdgeRecord:
     patterns: dict[str, int] = field(default_factory=dict)
     digest: RegistryDigest = field(default_factory=RegistryDigest)
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is there and we know what it holds."""
+        return self.alive and self.settled
+
     def view(self) -> EdgeView:
         """What placement may see. Reads through to this record without copying it."""
         return EdgeView(self.name, self.capacity, len(self.subscriptions), MappingProxyType(self.patterns))
@@ -102,10 +107,6 @@ class Registry:
         if name not in self.edges:
             self.edges[name] = EdgeRecord(name)
         return self.edges[name]
-
-    def is_unread(self, name: str) -> bool:
-        """Whether an edge has not told since our start what it holds, so that it may hold anything."""
-        return name in self.edges and not self.edges[name].settled
 
     def forget_edge(self, name: str) -> None:
         """Drop an edge and all that was known to be on it."""

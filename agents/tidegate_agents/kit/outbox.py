@@ -26,6 +26,7 @@ class Outbox:
         """The part and the subject of each request whose answer is awaited."""
         self._run = f"{broker}~{incarnation}"
         self._last_request = 0
+        self._last_named: dict[str, int] = {}
         self._out: list[Action] = []
         self._found: list[object] = []
 
@@ -43,6 +44,13 @@ class Outbox:
     def take_found(self) -> list[object]:
         found, self._found = self._found, []
         return found
+
+    def new_name(self, letter: str = "") -> str:
+        """A name for something that begins here: no other run of this broker gives it, nor this run again. `letter`
+        tells one kind of thing from another.
+        """
+        number = self._last_named[letter] = self._last_named.get(letter, 0) + 1
+        return f"{self._run}~{letter}{number}"
 
     def request(self, to: str, message: ControlMessage, part: str, subject: str) -> str:
         """Send a request to a broker; its answer is led to `part`, which asked about `subject`. Returns its id."""

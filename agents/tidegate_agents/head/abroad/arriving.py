@@ -33,6 +33,7 @@ from ...machine import ReplyAddress, Send
 from ..context import HeadContext
 from ..moving.sessions import Sessions
 from ..neighbours import stranger
+from ..places.knowledge import Knowledge
 from ..places.ledger import USED
 from ..places.preparations import Preparations, Prepared
 from ..registry import client_of
@@ -61,9 +62,16 @@ class Acceptances:
     """The subscriptions on their way to this cluster, by migration."""
 
     def __init__(
-        self, context: HeadContext, preparations: Preparations, sessions: Sessions, guests: Guests, endings: Endings
+        self,
+        context: HeadContext,
+        knowledge: Knowledge,
+        preparations: Preparations,
+        sessions: Sessions,
+        guests: Guests,
+        endings: Endings,
     ) -> None:
         self._context = context
+        self._knowledge = knowledge
         self._preparations = preparations
         self._guests = guests
         self._endings = endings
@@ -159,10 +167,10 @@ class Acceptances:
     def end(self, message: AcceptEnd, reply_to: ReplyAddress | None) -> None:
         """The old head says how it ended."""
         context, acceptance = self._context, self._accepting.get(message.migration)
-        unread = context.registry.is_unread(message.edge or "")
-        if acceptance is None and message.migration not in self._endings and unread:
+        edge = message.edge or ""
+        if acceptance is None and message.migration not in self._endings and self._knowledge.is_unread(edge):
             # We have just started and may have made a place for it before.
-            context.refuse(reply_to, refusals.unread(message.edge or ""))
+            context.refuse(reply_to, refusals.unread(edge))
             return
         if acceptance is not None and acceptance.request.head == message.head:
             outcome = MoveOutcome.MOVED if message.moved else MoveOutcome.CLIENT_STAYED

@@ -46,6 +46,9 @@ class _Ended:
     places: tuple[Place, ...] = ()
     kept: bool = False
     """Whether they are kept, because nobody knows how it ended; otherwise they are being removed."""
+    left: tuple[str, int] | None = None
+    """Of places that are kept: a client that is served from this edge and number has not come. Where none is named, a
+    client that is in another cluster has not."""
 
 
 class Endings:
@@ -57,9 +60,6 @@ class Endings:
         self._migrations = migrations
         self._guests = guests
         self._ended: Recent[str, _Ended] = Recent(ENDED_MAX)
-        self._doubts: dict[str, tuple[str, int] | None] = {}
-        """The places in doubt. A client that is served from the edge and number named here has not come; where none are
-        named, being in another cluster says as much."""
         timeout_s = context.config.balancing.migration_timeout_s
         self._calls = Calls(context, "doubt", timeout_s, self._place_told)
 
@@ -134,34 +134,29 @@ class Endings:
             if known is None or known.origin != head or known.origin_edge is None or known.origin_number is None:
                 continue
             name = f"guest {edge} {key[0]} {key[1]}"
-            known_of = name in self._doubts or context.ledger.state(place) in SPOKEN_FOR
-            if not known_of and len(self._doubts) < DOUBTS_MAX:
+            known_of = name in self._calls or context.ledger.state(place) in SPOKEN_FOR
+            if not known_of and len(self._calls) < DOUBTS_MAX:
                 self._keep(name, head, known, place, (known.origin_edge, known.origin_number))
 
     def _keep(self, name: str, head: str, terms: Subscription, place: Place, left: tuple[str, int] | None) -> None:
-        if len(self._doubts) < DOUBTS_MAX:
-            self._doubts[name] = left
+        if len(self._calls) < DOUBTS_MAX:
             question = PlaceRequest(subscriber=terms.subscriber, pattern=terms.pattern)
             self._calls.ask(name, head, question, attempts_max=DOUBT_ATTEMPTS_MAX)
-        self._ended[name] = _Ended((place,), kept=True)
+        self._ended[name] = _Ended((place,), kept=True, left=left)
 
     def _place_told(self, name: str, answer: Answer) -> None:
         """The client is somewhere else for certain, or we are no wiser than before and ask again."""
-        left, ended = self._doubts[name], self._ended.get(name, _Ended())
+        ended = self._ended.get(name, _Ended())
         if answer is Silence.LATE:
-            self._resolve(name)
+            self._calls.close(name)
         if not isinstance(answer, PlaceReply) or answer.edge is None or answer.migration is not None:
             return
         here = answer.edge in self._context.registry.edges
-        elsewhere = not here if left is None else left == (answer.edge, answer.number)
+        elsewhere = not here if ended.left is None else ended.left == (answer.edge, answer.number)
         if not (elsewhere and ended.kept) or self._give_up(name, ended.places):
-            self._resolve(name)
-
-    def _resolve(self, name: str) -> None:
-        del self._doubts[name]
-        self._calls.close(name)
+            self._calls.close(name)
 
     def validate(self) -> None:
         """Raise AssertionError if more is remembered than may be."""
         self._ended.validate()
-        assert len(self._doubts) <= DOUBTS_MAX
+        assert len(self._calls) <= DOUBTS_MAX

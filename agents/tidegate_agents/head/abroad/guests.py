@@ -20,7 +20,7 @@ starts anew itself. Then those who have the client tell it: where a subscription
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_protocol.balancing.abroad import GUESTS_MAX, Guest, GuestKey, GuestList, GuestsNoted
@@ -47,20 +47,31 @@ HERE_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Telling:
-    """A neighbour that is being told: what is left, and the list that is under way."""
-
-    left: Iterator[GuestList]
-    message: GuestList
-
-
-@dataclass(slots=True)
 class _Both:
     """A client that a neighbour has named, with its places here."""
 
     places: frozenset[Place]
     noted: bool = False
     """Whether the neighbour knows."""
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    """What one neighbour was told, and what it is still to be told."""
+
+    anew_s: float = float("-inf")
+    """When it last began anew."""
+    due: bool = False
+    """Whether it is told with the next tick: it has forgotten a client which has come since, or names one that is
+    here."""
+    more: bool = False
+    """Whether we have told it that there may be more."""
+    message: GuestList | None = None
+    """The list that is under way; None while nothing is."""
+    left: Iterator[GuestList] = field(default_factory=lambda: iter(()))
+    """The lists that follow it."""
+    both: dict[Key, _Both] = field(default_factory=dict)
+    """The clients that it has named and that have a place here, by their numbers over there."""
 
 
 class Guests:
@@ -70,15 +81,7 @@ class Guests:
         self._context = context
         self._knowledge = knowledge
         self._calls = Calls(context, PART, context.config.reply_timeout_s, self._heard)
-        self._telling: dict[str, _Telling] = {}
-        self._more: set[str] = set()
-        """Neighbours that we have told that there may be more."""
-        self._anew_s: dict[str, float] = {}
-        """When which neighbour last began anew."""
-        self._came: set[str] = set()
-        """Neighbours that have forgotten a client which has come since, or name one that is here."""
-        self._here: dict[str, dict[Key, _Both]] = {}
-        """Clients that a neighbour has named and that have a place here, by their numbers over there."""
+        self._neighbours = {name: _Neighbour() for name in sorted(context.routes.offers)}
 
     def register(self, dispatch: Dispatch) -> None:
         self._calls.register(dispatch)
@@ -90,39 +93,40 @@ class Guests:
     # What we tell
 
     def _began_anew(self, neighbour: str) -> None:
-        self._anew_s[neighbour] = self._context.now
-        unknown = {key: both for key, both in self._here.pop(neighbour, {}).items() if not both.noted}
-        self._here[neighbour] = unknown
+        record = self._neighbours[neighbour]
+        record.anew_s = self._context.now
+        record.both = {key: both for key, both in record.both.items() if not both.noted}
         self._tell(neighbour)
 
     def guest_came(self, neighbour: str, since_s: float) -> None:
         """A client has come that this neighbour had asked us at that moment to take."""
-        if self._anew_s.get(neighbour, float("-inf")) >= since_s:
-            self._came.add(neighbour)  # told with the next tick: many may come at once
+        if self._neighbours[neighbour].anew_s >= since_s:
+            self._neighbours[neighbour].due = True  # told with the next tick: many may come at once
 
     def _both_have(self, neighbour: str, subscription: Subscription) -> None:
         """A client has a place here and this one over there."""
-        here, key = self._here.setdefault(neighbour, {}), key_of(subscription)
+        record, key = self._neighbours[neighbour], key_of(subscription)
         places = frozenset(self._context.ledger.places(client_of(subscription)))
-        known = here.get(key)
-        if known is None and len(here) >= HERE_MAX:
+        known = record.both.get(key)
+        if known is None and len(record.both) >= HERE_MAX:
             return
         if known is None or known.places != places:
-            here[key] = known = _Both(places)
-        if not known.noted:
-            self._came.add(neighbour)
+            record.both[key] = known = _Both(places)
+        record.due |= not known.noted
 
     def _tell(self, neighbour: str) -> None:
         self._forget(neighbour)
-        self._came.discard(neighbour)
-        edges = self._context.registry.edges.values()
-        if self._knowledge.is_new() and not all(record.settled for record in edges):
-            self._more.add(neighbour)
+        record = self._neighbours[neighbour]
+        record.due, record.more = False, self._knowledge.is_new() and not self._knowledge.all_read
+        record.left = self._lists(neighbour, record)
+        self._tell_next(neighbour, record)
+
+    def _tell_next(self, neighbour: str, record: _Neighbour) -> None:
+        record.message = next(record.left, None)
+        if record.message is None:
+            self._calls.close(neighbour)
         else:
-            self._more.discard(neighbour)
-        lists = self._lists(neighbour)
-        self._telling[neighbour] = telling = _Telling(lists, next(lists))
-        self._calls.ask(neighbour, neighbour, telling.message)
+            self._calls.ask(neighbour, neighbour, record.message)
 
     def _edge_read(self, edge: str) -> None:
         context = self._context
@@ -132,19 +136,19 @@ class Guests:
             if departure is not None and departure.place.head in offers and context.ledger.has_place(client):
                 self._both_have(departure.place.head, departure.subscription)
         origins = {s.origin for s in subscriptions if s.origin is not None and s.origin in offers}
-        for neighbour in sorted(origins | self._more):
-            self._tell(neighbour)
+        for neighbour, record in self._neighbours.items():
+            if record.more or neighbour in origins:
+                self._tell(neighbour)
 
     def _tick(self) -> None:
         """Every period: tell who has come. An edge that is still silent now has nothing to tell."""
-        silent = set() if self._knowledge.is_new() else self._more
-        for neighbour in sorted(self._came | silent):
-            self._tell(neighbour)
+        for neighbour, record in self._neighbours.items():
+            if record.due or (record.more and not self._knowledge.is_new()):
+                self._tell(neighbour)
 
-    def _lists(self, neighbour: str) -> Iterator[GuestList]:
-        head, guests, all_read = self._context.config.head, self._guests(neighbour), neighbour not in self._more
-        known = self._here.get(neighbour, {}).items()
-        here = [GuestKey(subscriber=key[0], number=key[1]) for key, both in known if not both.noted]
+    def _lists(self, neighbour: str, record: _Neighbour) -> Iterator[GuestList]:
+        head, guests, all_read = self._context.config.head, self._guests(neighbour), not record.more
+        here = [GuestKey(subscriber=key[0], number=key[1]) for key, both in record.both.items() if not both.noted]
         count = max(len(guests), len(here), 1)
         for first in range(0, count, GUESTS_MAX):
             last = first + GUESTS_MAX
@@ -192,19 +196,14 @@ class Guests:
         return found
 
     def _heard(self, neighbour: str, answer: Answer) -> None:
-        telling = self._telling[neighbour]
+        record = self._neighbours[neighbour]
         if isinstance(answer, GuestsNoted):
-            here = self._here.get(neighbour, {})
-            for told in telling.message.here:
-                both = here.get((told.subscriber, told.number))
+            assert record.message is not None
+            for told in record.message.here:
+                both = record.both.get((told.subscriber, told.number))
                 if both is not None:
                     both.noted = True
-            following = next(telling.left, None)
-            if following is None:
-                self._forget(neighbour)
-            else:
-                telling.message = following
-                self._calls.ask(neighbour, neighbour, following)
+            self._tell_next(neighbour, record)
         elif isinstance(answer, Silence):
             self._forget(neighbour)  # when it is there again, it begins anew
             if answer is Silence.LATE:
@@ -212,7 +211,7 @@ class Guests:
         # A neighbour that is starting refuses everything: then it is told again.
 
     def _forget(self, neighbour: str) -> None:
-        self._telling.pop(neighbour, None)
+        self._neighbours[neighbour].message = None
         self._calls.close(neighbour)
 
     # What we are told
@@ -249,8 +248,7 @@ class Guests:
         context.reply(reply_to, GuestsNoted(head=context.config.head))
 
     def validate(self) -> None:
-        """Raise AssertionError if somebody is told who is no neighbour, or waits for nothing."""
-        for neighbour in self._telling:
-            assert neighbour in self._context.routes.offers, neighbour
-            assert neighbour in self._calls, f"{neighbour} is not told what it is to be told"
-        assert all(len(here) <= HERE_MAX for here in self._here.values())
+        """Raise AssertionError if a neighbour is not told what it is to be told."""
+        for neighbour, record in self._neighbours.items():
+            assert (record.message is not None) == (neighbour in self._calls), neighbour
+            assert len(record.both) <= HERE_MAX, neighbour

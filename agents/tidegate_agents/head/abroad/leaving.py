@@ -35,6 +35,7 @@ from ..context import HeadContext
 from ..moving.marker_flood import MarkerFlood
 from ..moving.steps import Move, NewPlace, Progress
 from ..neighbours import Neighbours
+from ..places.knowledge import Knowledge
 from ..places.removals import Removals
 
 HEADS_FRESH_S: Final = 60.0
@@ -68,11 +69,13 @@ class RemoteSteps:
     def __init__(
         self,
         context: HeadContext,
+        knowledge: Knowledge,
         neighbours: Neighbours,
         removals: Removals,
         flood: MarkerFlood,
     ) -> None:
         self._context = context
+        self._knowledge = knowledge
         self._neighbours = neighbours
         self._removals = removals
         self._flood = flood
@@ -85,7 +88,6 @@ class RemoteSteps:
         self._heads: tuple[str, ...] = ()
         self._heads_s = 0.0
         self._discovery = ""
-        self._discoveries = 0
         self._place_calls = Calls(
             context, "remote-place", ATTEMPTS_MAX * context.config.reply_timeout_s, self._place_heard
         )
@@ -127,8 +129,7 @@ class RemoteSteps:
         if self._heads and context.now - self._heads_s < HEADS_FRESH_S:
             remote.heads = self._heads
         elif not self._discovery:
-            self._discoveries += 1
-            self._discovery = f"{context.config.head}~{context.config.incarnation}~h{self._discoveries}"
+            self._discovery = context.new_name("h")
             self._flood.start(self._discovery, self._discovered)
 
     def _heard(self, migration: str, answer: Answer) -> None:
@@ -234,8 +235,7 @@ class RemoteSteps:
             old = (message.other_edge or "", (message.subscriber, message.other_number or 0))
             known = self._context.registry.get(*old)
             # An edge that has not told yet what it holds may hold this.
-            unread = self._context.registry.is_unread(old[0])
-            left = known.pattern == message.pattern if known is not None else unread
+            left = known.pattern == message.pattern if known is not None else self._knowledge.is_unread(old[0])
             if edge not in edges and left and not message.unsettled:
                 self._removals.discard(old)
         elif message.stage in (MigrationStage.STAYED, MigrationStage.UNKNOWN) and message.other_edge is not None:

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainRequest
@@ -42,22 +42,30 @@ SETTLED_PERIODS: Final = 30
 """Longer than a control message may be on its way."""
 
 
+@dataclass(slots=True)
+class _Emptying:
+    """How far one edge is."""
+
+    leaving: set[str] = field(default_factory=set)
+    """The migrations under way."""
+    line: deque[Key] = field(default_factory=deque)
+    """The subscriptions that leave next. While there is such a line, a timer runs."""
+    not_before_s: dict[Key, float] = field(default_factory=dict)
+    """The subscriptions that could not leave, and when each is tried again."""
+    told_empty: bool = False
+    """Whether it was recorded that nothing is left."""
+    in_use_s: float | None = None
+    """If the edge is to be used again: since when it says that it is."""
+
+
 class Drains:
-    """The edges being emptied."""
+    """The edges being emptied, and those to be used again."""
 
     def __init__(self, context: HeadContext, migrations: Migrations, placing: Placing) -> None:
         self._context = context
         self._migrations = migrations
         self._placing = placing
-        self._leaving: dict[str, set[str]] = {}
-        """Per edge the migrations under way."""
-        self._line: dict[str, deque[Key]] = {}
-        """Per edge those who leave next. While there is such a line, a timer runs."""
-        self._not_before_s: dict[str, dict[Key, float]] = {}
-        """Per edge those who could not leave, and when they are tried again."""
-        self._empty: set[str] = set()
-        self._in_use_s: dict[str, float] = {}
-        """Of the edges to be used again: since when they say that they are."""
+        self._edges: dict[str, _Emptying] = {}
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(DrainRequest, self.requested)
@@ -76,17 +84,19 @@ class Drains:
             context.decide(DrainOrdered(edge, DrainOrder.DRAIN if message.draining else DrainOrder.UNDRAIN))
         record.drain_ordered = record.draining = message.draining
         if not message.draining:
-            self._stop(edge)
+            self._stop(edge, self._of(edge))
         self._notify(record)
         self._empty_next(record)
         left = len(record.subscriptions)
         context.reply(reply_to, DrainReply(edge=edge, draining=message.draining, left=left))
 
-    def _stop(self, edge: str) -> None:
-        self._empty.discard(edge)
-        self._not_before_s.pop(edge, None)
-        self._end_line(edge)
-        for migration in sorted(self._leaving.get(edge, ())):
+    def _of(self, edge: str) -> _Emptying:
+        return self._edges.setdefault(edge, _Emptying())
+
+    def _stop(self, edge: str, emptying: _Emptying) -> None:
+        emptying.told_empty, emptying.not_before_s = False, {}
+        self._end_line(edge, emptying)
+        for migration in sorted(emptying.leaving):
             self._migrations.failed(migration, WhyNot(MoveOutcome.UNDRAINED, (edge,)))
 
     def _notify(self, record: EdgeRecord) -> None:
@@ -96,83 +106,80 @@ class Drains:
 
     def tick(self) -> None:
         """Every period: tell edges that don't know, and let the next ones leave."""
-        context = self._context
-        for name in sorted(context.registry.edges):
-            record = context.registry.edges[name]
+        edges = self._context.registry.edges
+        for name in sorted(edges):
+            record = edges[name]
             if record.drain_ordered is not None:
                 self._notify(record)
                 self._forget_if_settled(record)
             if record.draining:
                 self._empty_next(record)
-            else:
-                self._empty.discard(name)
-        for memory in (self._not_before_s, self._in_use_s):
-            for name in [name for name in memory if name not in context.registry.edges]:
-                del memory[name]
-        self._empty &= context.registry.edges.keys()
-        for name in [name for name in self._line if name not in context.registry.edges]:
-            self._end_line(name)
+            elif name in self._edges:
+                self._edges[name].told_empty = False
+        for name in [name for name in self._edges if name not in edges]:
+            self._end_line(name, self._edges.pop(name))
 
     def _forget_if_settled(self, record: EdgeRecord) -> None:
         """An edge that has said for a while that it is in use needs no watching any more. Not at once: a notice from
         before may still be on its way, and would drain it for ever.
         """
-        context, name = self._context, record.name
+        context, emptying = self._context, self._of(record.name)
         if record.drain_ordered or record.says_draining:
-            self._in_use_s.pop(name, None)
-        elif context.now - self._in_use_s.setdefault(name, context.now) >= SETTLED_PERIODS * context.config.period_s:
-            record.drain_ordered = None
-            del self._in_use_s[name]
+            emptying.in_use_s = None
+        elif emptying.in_use_s is None:
+            emptying.in_use_s = context.now
+        elif context.now - emptying.in_use_s >= SETTLED_PERIODS * context.config.period_s:
+            record.drain_ordered = emptying.in_use_s = None
 
     # Emptying
 
     def _empty_next(self, record: EdgeRecord) -> None:
-        context, name = self._context, record.name
+        name, emptying = record.name, self._of(record.name)
         if not self._can_be_left(record):
             return
+        was_told, emptying.told_empty = emptying.told_empty, not record.subscriptions
         if not record.subscriptions:
-            if name not in self._empty:
-                self._empty.add(name)
-                context.decide(Drained(name))
+            if not was_told:
+                self._context.decide(Drained(name))
             return
-        self._empty.discard(name)
-        room = LEAVING_PER_PERIOD - len(self._leaving.get(name, ()))
-        if room <= 0 or name in self._line:
+        room = LEAVING_PER_PERIOD - len(emptying.leaving)
+        if room <= 0 or emptying.line:
             return
         ready = [subscription for subscription in record.subscriptions.values() if self._may_leave(name, subscription)]
         # Those who failed last come last: clients that are away take up their places for as long as they are waited
         # for, and must not keep those that are there from their turn.
-        pauses = self._not_before_s.get(name, {})
+        pauses = emptying.not_before_s
         leaving = sorted(ready, key=lambda s: (pauses.get(key_of(s), 0.0), s.pattern, s.subscriber, s.number))[:room]
         if leaving:
-            self._line[name] = deque(key_of(subscription) for subscription in leaving)
+            emptying.line.extend(key_of(subscription) for subscription in leaving)
             self._next(name)
 
     def _can_be_left(self, record: EdgeRecord) -> bool:
-        return record.draining and record.alive and record.settled and not self._context.stopping
+        return record.draining and record.ready and not self._context.stopping
 
     def _may_leave(self, name: str, subscription: Subscription) -> bool:
         ledger, place = self._context.ledger, place_of(name, subscription)
-        paused = self._not_before_s.get(name, {}).get(place[1], 0.0) > self._context.now
+        paused = self._of(name).not_before_s.get(place[1], 0.0) > self._context.now
         return not paused and not ledger.is_busy(place) and ledger.may_begin(Operation.MIGRATION, place)
 
     def _next(self, name: str) -> None:
         """Let the first in the line go, if it still can, and the one behind it a little later."""
-        context, line = self._context, self._line.get(name)
+        context, emptying = self._context, self._edges.get(name)
         record = context.registry.edges.get(name)
-        if line is None or record is None or not self._can_be_left(record):
-            self._end_line(name)
+        if emptying is None or not emptying.line:
             return
-        subscription = record.subscriptions.get(line.popleft())
-        if line:
+        if record is None or not self._can_be_left(record):
+            self._end_line(name, emptying)
+            return
+        subscription = record.subscriptions.get(emptying.line.popleft())
+        if emptying.line:
             context.set_timer(f"{PART} {name}", context.config.period_s / LEAVING_PER_PERIOD)
-        else:
-            del self._line[name]
         if subscription is not None and self._may_leave(name, subscription):
             self._move(name, subscription)
 
-    def _end_line(self, name: str) -> None:
-        if self._line.pop(name, None) is not None:
+    def _end_line(self, name: str, emptying: _Emptying) -> None:
+        if emptying.line:
+            emptying.line.clear()
             self._context.cancel_timer(f"{PART} {name}")
 
     def _move(self, name: str, subscription: Subscription) -> None:
@@ -209,29 +216,23 @@ class Drains:
         if isinstance(migration, Rejected):
             self._pause(name, key_of(subscription))
         else:
-            self._leaving.setdefault(name, set()).add(migration)
+            self._of(name).leaving.add(migration)
 
     def _migrated(self, move: Move, moved: bool) -> None:
-        leaving = self._leaving[move.source]
-        leaving.discard(move.id)
-        if not leaving:
-            del self._leaving[move.source]
+        self._of(move.source).leaving.discard(move.id)
         if not moved:
             self._pause(move.source, key_of(move.subscription))
 
     def _pause(self, edge: str, key: Key) -> None:
         """Leave this one alone for a while, and forget the pauses of those who are gone."""
-        context = self._context
-        pauses = self._not_before_s.setdefault(edge, {})
+        context, emptying = self._context, self._of(edge)
         subscriptions = context.registry.edges[edge].subscriptions
-        if len(pauses) > len(subscriptions):
-            pauses = {key: until for key, until in pauses.items() if key in subscriptions}
-        pauses[key] = context.now + context.config.balancing.retry_s
-        self._not_before_s[edge] = pauses
+        if len(emptying.not_before_s) > len(subscriptions):
+            emptying.not_before_s = {key: s for key, s in emptying.not_before_s.items() if key in subscriptions}
+        emptying.not_before_s[key] = context.now + context.config.balancing.retry_s
 
     def validate(self) -> None:
         """Raise AssertionError if the state breaks an invariant."""
-        for edge, leaving in self._leaving.items():
-            assert len(leaving) <= LEAVING_PER_PERIOD, edge
-            assert all(migration in self._migrations for migration in leaving), edge
-        assert all(self._line.values()), "a line of nobody"
+        for edge, emptying in self._edges.items():
+            assert len(emptying.leaving) <= LEAVING_PER_PERIOD, edge
+            assert all(migration in self._migrations for migration in emptying.leaving), edge

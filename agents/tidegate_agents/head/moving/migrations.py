@@ -121,7 +121,6 @@ class Migrations:
         self._waiting: deque[str] = deque()
         self._finished: Recent[str, bool] = Recent(FINISHED_MAX)
         """Whether the client moved, of those that ended lately."""
-        self._last = 0
 
     def register(self, dispatch: Dispatch) -> None:
         self._calls.register(dispatch)
@@ -156,12 +155,10 @@ class Migrations:
         Returns the migration's id, or why it can't begin.
         """
         client, old = client_of(subscription), place_of(source, subscription)
-        config = self._context.config
-        why_not = self._why_not(client, old, abroad=target_head != config.head)
+        why_not = self._why_not(client, old, abroad=target_head != self._context.config.head)
         if why_not is not None:
             return replace(why_not, name=output_queue(*old[1]), target=target)
-        self._last += 1
-        migration = f"{config.head}~{config.incarnation}~m{self._last}"
+        migration = self._context.new_name("m")
         move = Move(migration, session, source, subscription, target, target_head, load)
         self._running[migration] = _Migration(move, on_end)
         self._context.promises.promise(migration, target, load)

@@ -74,12 +74,13 @@ class Reports:
         takes the new place away, and a client whose move was not confirmed comes back to us.
         """
         registry = self._context.registry
-        left, old = registry.edges.get(message.other_edge or ""), _other_place(message)
-        if message.stage is not MigrationStage.MOVED or message.edge in registry.edges or left is None:
+        left, old = message.other_edge or "", _other_place(message)
+        if message.stage is not MigrationStage.MOVED or message.edge in registry.edges or left not in registry.edges:
             return False
         if message.unsettled or self._migrations.outcome(message.migration) is False:
             return True
-        return not left.settled or (self._context.ledger.is_leaving(old) and registry.get(*old) is not None)
+        still_there = self._context.ledger.is_leaving(old) and registry.get(*old) is not None
+        return still_there or self._knowledge.is_unread(left)
 
     # Migrations that are over here, or were never known
 

@@ -175,7 +175,7 @@ class Sessions:
             why, other = SessionRefusal.STOPPING, ""
         elif context.paused:
             why, other = SessionRefusal.PAUSED, ""
-        elif record is None or not record.alive or not record.settled:
+        elif record is None or not record.ready:
             why, other = SessionRefusal.NOT_KNOWN_YET, ""
         elif record.draining:
             why, other = SessionRefusal.DRAINING, ""

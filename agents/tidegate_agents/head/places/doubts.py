@@ -108,7 +108,6 @@ class Doubts:
         self._inquiries: dict[Client, _Inquiry] = {}
         self._waiting: dict[Place, _Waiting] = {}
         self._collections: dict[str, _Collection] = {}
-        self._last = 0
 
     def register(self, dispatch: Dispatch) -> None:
         self._questions.register(dispatch)
@@ -201,7 +200,7 @@ class Doubts:
         """Whether its edge is back and its client has another place to live in."""
         context = self._context
         record, known = context.registry.edges[place[0]], context.registry.get(*place)
-        if known is None or not record.alive or not record.settled or context.ledger.is_busy(place):
+        if known is None or not record.ready or context.ledger.is_busy(place):
             return False
         client = client_of(known)
         return bool(context.ledger.places_in(client, USED)) and context.ledger.is_free(client)
@@ -210,10 +209,7 @@ class Doubts:
         context = self._context
         known = context.registry.get(*place)
         assert known is not None
-        self._last += 1
-        collection = _Collection(
-            f"{context.config.head}~{context.config.incarnation}~c{self._last}", place, known.pattern
-        )
+        collection = _Collection(context.new_name("c"), place, known.pattern)
         self._collections[collection.id] = collection
         context.ledger.begin(Operation.COLLECTION, place)
         self._orders.wait(collection.id, context.config.balancing.migration_timeout_s)

@@ -1,8 +1,9 @@
-"""Do we know enough about a client to act? The one answer, with its reason, for every act that could do harm.
+"""What a head that has started does not know yet, and whether it knows enough about a client to act.
 
 A head's knowledge is soft. After a start its edges have still to tell which places they hold, and its neighbours which
 of our clients they took over. An edge may hold something that its client has still to collect. A head that acts without
-knowing gives a client two places, or leaves one behind for which nobody will ask. What must be known differs:
+knowing gives a client two places, or leaves one behind for which nobody will ask. `gap` is the one answer, with its
+reason, for every act that could do such harm. What must be known differs:
 
 | act | the edges | the neighbours | the client |
 | --- | --- | --- | --- |
@@ -10,8 +11,9 @@ knowing gives a client two places, or leaves one behind for which nobody will as
 | END: forget that it has a place | all have told | | |
 | SEND_AWAY: move it to another cluster | those that may hold its pattern have told | | has collected all |
 
-*Unread* is an edge that has not told since our start what it holds. Invariant: an unread edge that we do hear of is
-waited for longer than a silent one: what it holds is there to be had, and only its answers are late.
+An edge is *unread* until it has told, since our start, what it holds; it is *unheard of* as long as we can't tell
+whether there is an edge of that name. Invariant: an unread edge that we do hear of is waited for longer than a silent
+edge: what it holds is there to be had, and only its answers are late.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate_protocol.decisions import Rejected, Rejection
 
+from ...kit.dispatch import Dispatch
+from ...machine import Started
 from ..neighbours import Neighbours
 from ..registry import Client
 from .ledger import ABANDONED
@@ -55,8 +59,15 @@ class Knowledge:
     def __init__(self, context: HeadContext, neighbours: Neighbours) -> None:
         self._context = context
         self._neighbours = neighbours
+        self._started_s = 0.0
         self._told: set[str] = set()
         """Neighbours that have told, since our start, which of our clients they have."""
+
+    def register(self, dispatch: Dispatch) -> None:
+        dispatch.on_event(Started, self._start)
+
+    def _start(self, _: Started) -> None:
+        self._started_s = self._context.now
 
     def neighbour_told(self, neighbour: str) -> None:
         """This neighbour has told all."""
@@ -64,11 +75,21 @@ class Knowledge:
 
     def is_new(self, graces: int = 1) -> bool:
         """Whether we have just started, so that edges and neighbours may still have to tell what they hold."""
-        return self._context.now - self._context.started_s < graces * self._context.config.adopt_grace_s
+        return self._context.now - self._started_s < graces * self._context.config.adopt_grace_s
 
     def is_unheard(self, edge: str) -> bool:
         """Whether we have just started and can't tell yet whether this edge is ours."""
         return edge not in self._context.registry.edges and self.is_new()
+
+    def is_unread(self, edge: str) -> bool:
+        """Whether this edge of ours has not told since our start what it holds, so that it may hold anything."""
+        edges = self._context.registry.edges
+        return edge in edges and not edges[edge].settled
+
+    @property
+    def all_read(self) -> bool:
+        """Whether every edge that we know of has told what it holds."""
+        return all(record.settled for record in self._context.registry.edges.values())
 
     def gap(self, act: Act, client: Client) -> Rejected | None:
         """Why this can't be done with this client yet, and which edge or neighbour (`other`) is waited for; None if

@@ -157,7 +157,6 @@ class PublisherMoves:
         self._loads = Gatherings(context, LOADS_PART, self._load_heard, self._choose)
         self._calls = Calls(context, MOVE_PART, context.config.reply_timeout_s, self._heard)
         self._cooldowns = Cooldowns()
-        self._count = 0
         self._backoff = Backoff(context.config.balancing.retry_s, context.config.balancing.retry_max_s)
         self._not_before_s = 0.0
         self._settling: tuple[float, BrokerSample] | None = None
@@ -213,8 +212,7 @@ class PublisherMoves:
 
     def _begin(self, assessment: Assessment) -> None:
         context, config = self._context, self._context.config
-        self._count += 1
-        name = f"{config.head}~{config.incarnation}~p{self._count}"
+        name = context.new_name("p")
         self._session = _PublisherSession(name, assessment.overloaded_metrics, context.now)
         causes = tuple(Cause(one.metric, one.value, one.threshold) for one in assessment.overloads)
         context.decide(PublisherSession(config.head, causes, session=name))
