@@ -22,27 +22,23 @@ from rich.progress import (
 )
 
 Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 URL_VARIABLE = "TIDEGATE_URL"
 
-url_option = click.option(
-    "--url",
-    envvar=URL_VARIABLE,
-    required=True,
-    show_envvar=True,
-    metavar="AMQP_URL",
-    help="Address of a head's RabbitMQ, e.g. amqp://user:password@localhost:5672/head. `tidegate up` prints it.",
-)
-urls_option = click.option(
-    "--url",
-    "urls",
-    envvar=URL_VARIABLE,
+
+def head_option(help_text: str, *, metavar: str = "AMQP_URL", **more: Any) -> Callable[[Command], Command]:
+    """The option `--url`, which names the RabbitMQ of a head or, as `urls`, of several; TIDEGATE_URL stands for it."""
+    name = "urls" if more.get("multiple") else "url"
+    return click.option("--url", name, envvar=URL_VARIABLE, show_envvar=True, metavar=metavar, help=help_text, **more)
+
+
+_HEAD_HELP = "Address of a head's RabbitMQ, e.g. amqp://user:password@localhost:5672/head."
+url_option = head_option(f"{_HEAD_HELP} `tidegate up` prints it.", required=True)
+urls_option = head_option(
+    f"{_HEAD_HELP} May be given once per cluster; the variable may hold several, separated by spaces.",
     required=True,
     multiple=True,
-    show_envvar=True,
-    metavar="AMQP_URL",
-    help="Address of a head's RabbitMQ, e.g. amqp://user:password@localhost:5672/head. May be given once per cluster; "
-    "the variable may hold several, separated by spaces.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for machines instead of text for people."

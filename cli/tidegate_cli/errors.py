@@ -57,28 +57,16 @@ def describe(error: BaseException) -> Described | None:
     from tidegate_protocol.parts import RefusalReason
     from tidegate_simulator.errors import SimulatorError
 
-    if isinstance(error, CommandFailed | ExperimentError):
-        return Described(str(error), ExitCode.FAILED)
     if isinstance(error, BrokerError):
         return Described(str(error), error.exit_code)
-    if isinstance(error, AccessRefused):
-        return Described(str(error), ExitCode.NO_PERMISSION)
-    if isinstance(error, CertificateRefused):
-        return Described(str(error), ExitCode.BAD_CONFIGURATION)
     if isinstance(error, Refused) and error.reason == RefusalReason.UNKNOWN:
         return Described(f"{error.message}; see `tidegate status` for what there is", ExitCode.BAD_INPUT)
-    if isinstance(error, TidegateError):
-        return Described(str(error), ExitCode.UNAVAILABLE)
-    if isinstance(error, InvalidUrl):
-        return Described(str(error), ExitCode.BAD_CONFIGURATION)
-    if isinstance(error, SimulatorError):
-        return Described(str(error), ExitCode.BAD_INPUT)
-    if isinstance(error, ProtocolError):
-        return Described(str(error), ExitCode.BAD_INPUT)
-    if isinstance(error, SparkMissing | LakeMismatch):
-        return Described(str(error), ExitCode.BAD_CONFIGURATION)
-    if isinstance(error, InvalidOption | LakeEmpty | LakeMissing | TablesMissing):
-        return Described(str(error), ExitCode.BAD_INPUT)
-    if isinstance(error, AnalyticsError):
-        return Described(str(error), ExitCode.FAILED)
-    return None
+    # The first that fits counts: a class stands before those it is derived from.
+    kinds: dict[ExitCode, tuple[type[Exception], ...]] = {
+        ExitCode.NO_PERMISSION: (AccessRefused,),
+        ExitCode.BAD_CONFIGURATION: (CertificateRefused, InvalidUrl, SparkMissing, LakeMismatch),
+        ExitCode.BAD_INPUT: (SimulatorError, ProtocolError, InvalidOption, LakeEmpty, LakeMissing, TablesMissing),
+        ExitCode.UNAVAILABLE: (TidegateError,),
+        ExitCode.FAILED: (CommandFailed, ExperimentError, AnalyticsError),
+    }
+    return next((Described(str(error), code) for code, those in kinds.items() if isinstance(error, those)), None)

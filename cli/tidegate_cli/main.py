@@ -88,7 +88,10 @@ def _out_of_reach() -> Iterator[None]:
         raise _PipeBroken from error
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
+)
 @click.version_option(package_name="tidegate", prog_name="tidegate")
 def cli() -> None:
     """Publish/subscribe on RabbitMQ in which every subscription has a deadline.

@@ -10,14 +10,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from .console import out
+from .console import Command, out
 from .errors import CommandFailed
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _HINT = "--out"
 
 

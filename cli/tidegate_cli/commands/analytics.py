@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from tidegate_analytics import JOBS, LAKE
 from tidegate_analytics.errors import InvalidOption
 from tidegate_analytics.session import DEFAULT_MASTER, check_prerequisites, start
 
-from ..console import URL_VARIABLE, err, json_option, out, print_json, progress, run
+from ..console import err, head_option, json_option, out, print_json, progress, run
 from ..demo_narration import AnalyticsTelling
 from ..exit_codes import ExitCode
 from ..result_files import out_option
@@ -36,9 +36,7 @@ _COLUMNS_SHOWN: Final = 8
 _WIDE_ROWS_SHOWN: Final = 4
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
 _MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
-_master_option = click.option(
-    "--master", default=DEFAULT_MASTER, show_default=True, metavar="URL", help="Spark's master."
-)
+_master_option = click.option("--master", default=DEFAULT_MASTER, metavar="URL", help="Spark's master.")
 
 
 @click.group("analytics")
@@ -52,15 +50,11 @@ command.add_command(publish_command)
 @command.command("run")
 @click.argument("job", type=click.Choice(list(JOBS)))
 @click.option("--lake", "lake_path", metavar="DIR", help="The lake to read.")
-@click.option(
-    "--url",
-    "urls",
-    envvar=URL_VARIABLE,
-    multiple=True,
-    show_envvar=True,
-    metavar="[NAME=]AMQP_URL",
-    help="A head's RabbitMQ, whose telemetry stream is read: for `lake`, and instead of --lake for `attainment` and "
+@head_option(
+    "A head's RabbitMQ, whose telemetry stream is read: for `lake`, and instead of --lake for `attainment` and "
     "`balance`. May be repeated. A lake knows heads by their names, or else addresses: keep them.",
+    multiple=True,
+    metavar="[NAME=]AMQP_URL",
 )
 @click.option("--out", "out_path", required=True, metavar="DIR", help="Where tables are written; for `lake`, the lake.")
 @_master_option
@@ -69,14 +63,12 @@ command.add_command(publish_command)
 @click.option("--until", type=_DAY, help="With --lake: the last day, UTC.")
 @click.option("--window", "window_s", type=click.IntRange(min=1), metavar="S", help="Seconds of a window.")
 @click.option(
-    "--lateness", "lateness_s", type=click.IntRange(min=0), default=600, show_default=True, metavar="S",
+    "--lateness", "lateness_s", type=click.IntRange(min=0), default=600, metavar="S",
     help="With --url: how late a record may be; later ones are dropped and counted.",
 )  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=10, help="`rates`: windows to forecast.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="`rates`: windows to forecast."
-)
-@click.option(
-    "--coefficient", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
+    "--coefficient", "coefficient_min", type=click.FloatRange(0, 1, min_open=True), default=0.5,
     help="`correlation`: the least that is told.",
 )  # fmt: skip
 @json_option
@@ -166,11 +158,9 @@ def report(
 
 
 @command.command("demo")
-@out_option("Where report.html is written.", default=Path("tidegate-report"), show_default=True, metavar="DIR")
-@click.option(
-    "--steady", type=click.FloatRange(3, 300), default=25, show_default=True, help="Seconds before the burst."
-)
-@click.option("--burst", type=click.FloatRange(5, 300), default=45, show_default=True, help="Seconds of burst.")
+@out_option("Where report.html is written.", default=Path("tidegate-report"), metavar="DIR")
+@click.option("--steady", type=click.FloatRange(3, 300), default=25, help="Seconds before the burst.")
+@click.option("--burst", type=click.FloatRange(5, 300), default=45, help="Seconds of burst.")
 @json_option
 def demo(folder: Path, steady: float, burst: float, as_json: bool) -> None:
     """Start a cluster on real RabbitMQ, let a burst come, follow it with Spark, and draw a report.
@@ -244,12 +234,7 @@ def _check(job: str, lake_path: str | None, urls: tuple[str, ...], given: dict[s
 def _options(given: dict[str, Any]) -> Options:
     from tidegate_analytics.jobs import Options
 
-    return Options(
-        window_s=given["window_s"],
-        lateness_s=given["lateness_s"],
-        steps=given["steps"],
-        coefficient_min=given["coefficient"],
-    )
+    return Options(**{field.name: given[field.name] for field in fields(Options)})
 
 
 def _day(moment: datetime | None) -> date | None:

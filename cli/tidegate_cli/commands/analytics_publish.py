@@ -22,7 +22,7 @@ from tidegate_protocol.rendering.operations import unused
 from tidegate_protocol.rendering.words import counted
 
 from ..asking import fields
-from ..console import URL_VARIABLE, json_option, out, print_json, run
+from ..console import head_option, json_option, out, print_json, run
 from ..errors import describe
 from ..exit_codes import ExitCode
 from ..explain.insights import duration
@@ -53,21 +53,14 @@ class PublishOutcome:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where `tidegate analytics run rates` and `run correlation` have written (their --out).",
 )
-@click.option(
-    "--url",
-    "urls",
-    envvar=URL_VARIABLE,
-    multiple=True,
-    show_envvar=True,
-    metavar="AMQP_URL",
-    help="Address of a head's RabbitMQ. May be given once per cluster; each gets what concerns its cluster.",
+@head_option(
+    "Address of a head's RabbitMQ. May be given once per cluster; each gets what concerns its cluster.", multiple=True
 )
 @click.option(
     "--valid-for",
     "valid_for_s",
     type=click.FloatRange(0, VALID_US_MAX / 1e6, min_open=True),
     default=VALID_FOR_S,
-    show_default=True,
     metavar="S",
     help="Seconds after the tables were written at which heads forget it.",
 )

@@ -13,7 +13,7 @@ from tidegate_experiments.benchmarks import migration as migration_benchmark
 from tidegate_experiments.benchmarks import sensing as sensing_benchmark
 from tidegate_experiments.benchmarks.dataplane import Size, run_dataplane
 
-from ..console import URL_VARIABLE, json_option, out, present, progress, run
+from ..console import head_option, json_option, out, present, progress, run
 from ..exit_codes import ExitCode
 from ..tables import table
 from ..whole_numbers import WholeNumbers
@@ -25,7 +25,7 @@ def command() -> None:
 
 
 @command.command("dataplane")
-@click.option("--rounds", type=click.IntRange(3, 50), default=7, show_default=True, help="Interleaved rounds.")
+@click.option("--rounds", type=click.IntRange(3, 50), default=7, help="Interleaved rounds.")
 @click.option("--messages", type=click.IntRange(1_000, 1_000_000), help="Messages per path and round. [default: 20000]")
 @json_option
 def dataplane(rounds: int, messages: int | None, as_json: bool) -> None:
@@ -71,12 +71,11 @@ def _show_dataplane(figures: dict[str, Any]) -> None:
 
 
 @command.command("agents")
-@click.option("--rounds", type=click.IntRange(3, 1_000), default=11, show_default=True, help="Measurements per size.")
+@click.option("--rounds", type=click.IntRange(3, 1_000), default=11, help="Measurements per size.")
 @click.option(
     "--sizes",
     type=WholeNumbers(agent_benchmark.TOPICS_MIN, agent_benchmark.SIZE_MAX),
     default=",".join(str(size) for size in agent_benchmark.SIZES),
-    show_default=True,
     help="Subscriptions on the edge.",
 )
 @json_option
@@ -111,15 +110,9 @@ def _show_agents(figures: dict[str, Any]) -> None:
 
 
 @command.command("migration")
-@click.option("--subscribers", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Moved each round.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="From edge to edge and back.")
-@click.option(
-    "--url",
-    envvar=URL_VARIABLE,
-    show_envvar=True,
-    metavar="AMQP_URL",
-    help="A head with two edges that serve nobody else. Default: a cluster started for this.",
-)
+@click.option("--subscribers", type=click.IntRange(1, 1_000), default=100, help="Moved each round.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, help="From edge to edge and back.")
+@head_option("A head with two edges that serve nobody else. Default: a cluster started for this.")
 @click.option("--persistent", is_flag=True, help="Persistent messages: what waiting for a disk adds shows, too.")
 @json_option
 def migration(subscribers: int, rounds: int, url: str | None, persistent: bool, as_json: bool) -> None:
@@ -159,8 +152,8 @@ def _show_migration(figures: dict[str, Any]) -> None:
 
 
 @command.command("sensing")
-@click.option("--queues", type=click.IntRange(1, 20_000), default=1_000, show_default=True, help="Output queues.")
-@click.option("--seconds", type=click.FloatRange(1, 600), default=20, show_default=True, help="How long to watch.")
+@click.option("--queues", type=click.IntRange(1, 20_000), default=1_000, help="Output queues.")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=20, help="How long to watch.")
 @json_option
 def sensing(queues: int, seconds: float, as_json: bool) -> None:
     """What watching costs: CPU of a head, an edge and their RabbitMQ at rest, without and with many queues."""
@@ -179,15 +172,12 @@ def _show_sensing(figures: dict[str, Any]) -> None:
 
 
 @command.command("analytics")
-@click.option("--rounds", type=click.IntRange(3, 50), default=5, show_default=True, help="Interleaved rounds.")
-@click.option(
-    "--records", type=click.IntRange(10_000, 5_000_000), default=200_000, show_default=True, help="Read in each round."
-)
+@click.option("--rounds", type=click.IntRange(3, 50), default=5, help="Interleaved rounds.")
+@click.option("--records", type=click.IntRange(10_000, 5_000_000), default=200_000, help="Read in each round.")
 @click.option(
     "--seconds",
     type=click.FloatRange(10, 86_400),
     default=60,
-    show_default=True,
     help="How long a query follows a stream at 1,000 records/s, for its delay and its memory.",
 )
 @json_option
@@ -211,11 +201,8 @@ def _show_analytics(figures: dict[str, Any]) -> None:
         ("source, two partitions", f"{rates['source_2']:,}", f"{two:.2f}", f"{figures['ratio_to_files']:.2f}"),
         ("Spark's JSON files", f"{rates['files']:,}", "", "1"),
     ]
-    headings, title = (
-        ("what", ">records/s", ">to bare", ">to files"),
-        f"Medians of {figures['rounds']} interleaved rounds",
-    )
-    console.print(table(*headings, title=title, rows=rows))
+    headings = ("what", ">records/s", ">to bare", ">to files")
+    console.print(table(*headings, title=f"Medians of {figures['rounds']} interleaved rounds", rows=rows))
     if figures["lag_p95_s"] is not None:
         console.print(
             f"From a record's time to its updated window at {figures['lag_records_per_s']:,} records/s: "

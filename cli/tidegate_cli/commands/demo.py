@@ -40,10 +40,9 @@ _CALM_S_MIN: Final = 3.0
     "--steady",
     type=click.FloatRange(_CALM_S_MIN, 300),
     default=8,
-    show_default=True,
     help="Seconds of steady load before the burst.",
 )
-@click.option("--burst", type=click.FloatRange(5, 300), default=22, show_default=True, help="Seconds of burst.")
+@click.option("--burst", type=click.FloatRange(5, 300), default=22, help="Seconds of burst.")
 @json_option
 def command(steady: float, burst: float, as_json: bool) -> None:
     """Start one head and three edges on real RabbitMQ, let the ground shake, and watch every deadline.

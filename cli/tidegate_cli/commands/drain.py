@@ -46,7 +46,6 @@ class StillThere(click.ClickException):
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT_S,
-    show_default=True,
     help="With --wait: seconds after which to give up waiting. The drain goes on.",
 )
 @json_option

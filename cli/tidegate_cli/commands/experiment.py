@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -48,14 +48,13 @@ _control_option = click.option(
     "--control",
     type=click.Choice(_CONTROLS),
     default="instant",
-    show_default=True,
     help="Whether control messages and attaching take no time, as the papers assume, or travel over the links.",
 )
 _duration_option = click.option(
     "--duration",
+    "duration_s",
     type=click.FloatRange(1.0, ews.DURATION_S_MAX),
     default=ews.DURATION_S,
-    show_default=True,
     metavar="SECONDS",
     help="How long publishers publish, in virtual time where it is simulated. More than when the burst comes, at "
     f"{ews.BURST_S:g} s unless told otherwise.",
@@ -64,7 +63,6 @@ _scale_option = click.option(
     "--scale",
     type=click.FloatRange(ews.SCALE_MIN, ews.SCALE_MAX),
     default=1.0,
-    show_default=True,
     help=_SCALE_HELP,
 )
 
@@ -82,21 +80,18 @@ command.add_command(scale_command)
     "--backend",
     type=click.Choice(["sim", "rabbitmq"]),
     default="sim",
-    show_default=True,
     help="Simulated, or on real RabbitMQ with conditioned links on this machine, in real time.",
 )
 @click.option(
     "--policy",
     type=click.Choice(sorted(POLICIES)),
     default="peer-wd",
-    show_default=True,
     help="How subscribers are placed and moved.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, SEED_MAX),
     default=0,
-    show_default=True,
     help="Decides what is random: the workload with --random, what --policy random does, and what happens a "
     "little sooner or later with --control realistic. Without any of these every seed gives the same run.",
 )
@@ -105,7 +100,6 @@ command.add_command(scale_command)
     "--burst-factor",
     type=click.FloatRange(1.0, ews.BURST_FACTOR_MAX),
     default=ews.BURST_FACTOR,
-    show_default=True,
     help="What the bursting topics multiply their rate by.",
 )
 @click.option(
@@ -122,9 +116,9 @@ command.add_command(scale_command)
 @_duration_option
 @click.option(
     "--burst-at",
+    "burst_at_s",
     type=click.FloatRange(1.0, ews.DURATION_S_MAX),
     default=ews.BURST_S,
-    show_default=True,
     metavar="SECONDS",
     help="When the burst begins. The last topic registers at 15 s.",
 )
@@ -136,13 +130,13 @@ command.add_command(scale_command)
 @click.option(
     "--sdk",
     default="0",
-    show_default=True,
     metavar="COUNT|all",
     help="How many publishers and how many subscribers are those of the SDK, one topic after another (rabbitmq). The "
     "others are lean clients, which cost a fraction; all of them need a lower scale.",
 )
 @click.option(
     "--correlated-burst",
+    "correlated",
     is_flag=True,
     help="Instead of every other topic, four of about the same size burst: apart they fit, together they overrun an "
     "edge.",
@@ -158,21 +152,14 @@ command.add_command(scale_command)
 @out_option("Write result, samples, decisions, telemetry and figures into this folder.")
 def ews_burst(
     backend: str,
-    policy: str,
-    seed: int,
-    random: bool,
-    burst_factor: float,
     threshold: str | None,
     control: str | None,
-    duration: float,
-    burst_at: float,
     scale: float | None,
     sdk: str,
-    correlated_burst: bool,
-    insight: bool,
     persistent: bool,
     as_json: bool,
     folder: Path | None,
+    **as_they_are: Any,
 ) -> None:
     """A burst in an early-warning network.
 
@@ -191,17 +178,10 @@ def ews_burst(
         )
     with usage_errors():
         options = ews.EwsOptions(
-            policy=policy,
-            seed=seed,
-            random=random,
-            burst_factor=burst_factor,
             threshold=ThresholdKind(threshold) if threshold else _THRESHOLDS[backend],
             instant=not live and control != "realistic",
-            duration_s=duration,
-            burst_at_s=burst_at,
             scale=scale or _SCALES[backend],
-            correlated=correlated_burst,
-            insight=insight,
+            **as_they_are,
         )
     _prepare(folder, (*RUN_FILES, *_LIVE_FILES, TELEMETRY_FILE) if live else (*RUN_FILES, TELEMETRY_FILE))
     with progress(beside_json=as_json) as report:
@@ -233,11 +213,10 @@ def ews_burst(
     "--seeds",
     type=click.IntRange(0, SEEDS_MAX),
     default=_SEEDS,
-    show_default=True,
     help="How many random workloads, besides the papers' own. Each takes "
     f"{len(BURST_FACTORS) * len(CONTESTANTS)} runs.",
 )
-@click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes to use.")
+@click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, help="Processes to use.")
 @_control_option
 @_duration_option
 @_scale_option
@@ -245,17 +224,15 @@ def ews_burst(
 @out_option("Write comparison.json, comparison.md and comparison.png into this folder.")
 def compare(
     name: str,
-    seeds: int,
     jobs: int,
     control: str,
-    duration: float,
-    scale: float,
     as_json: bool,
     folder: Path | None,
+    **as_they_are: Any,
 ) -> None:
     """What it says of itself is above, with its numbers."""
     with usage_errors():
-        wanted = cases(seeds, instant=control == "instant", duration_s=duration, scale=scale)
+        wanted = cases(instant=control == "instant", **as_they_are)
     _prepare(folder, COMPARISON_FILES)
     with progress(beside_json=as_json) as report:
         report("runs", 0, len(wanted))

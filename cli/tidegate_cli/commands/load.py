@@ -32,26 +32,17 @@ _LOOK_EVERY_S: Final = 5.0
     show_envvar=True,
     help="What one edge can take in: the load is sized for it.",
 )
-@click.option(
-    "--topics", type=click.IntRange(2, 100), default=8, show_default=True, help="Topics, with a publisher each."
-)
-@click.option(
-    "--subscribers", type=click.IntRange(1, 20), default=2, show_default=True, help="Subscribers of each topic."
-)
-@click.option(
-    "--rate", type=click.FloatRange(1, 1000), default=10, show_default=True, help="Messages per second of a topic."
-)
+@click.option("--topics", type=click.IntRange(2, 100), default=8, help="Topics, with a publisher each.")
+@click.option("--subscribers", type=click.IntRange(1, 20), default=2, help="Subscribers of each topic.")
+@click.option("--rate", type=click.FloatRange(1, 1000), default=10, help="Messages per second of a topic.")
 @click.option(
     "--deadline",
     type=click.FloatRange(0.1, 3600),
     default=3,
-    show_default=True,
     help="Seconds until a message is late.",
 )
-@click.option(
-    "--steady", type=click.FloatRange(0, 86400), default=20, show_default=True, help="Seconds before the burst."
-)
-@click.option("--burst", type=click.FloatRange(0, 86400), default=40, show_default=True, help="Seconds of burst.")
+@click.option("--steady", type=click.FloatRange(0, 86400), default=20, help="Seconds before the burst.")
+@click.option("--burst", type=click.FloatRange(0, 86400), default=40, help="Seconds of burst.")
 @json_option
 def command(url: str, steady: float, burst: float, as_json: bool, **sizes: Any) -> None:
     """Publish on several topics, subscribe to all of them, then let one topic burst until its edge is full.

@@ -48,9 +48,7 @@ class _Attribute(click.ParamType[tuple[str, str | int | float | bool]]):
 @url_option
 @click.option("--name", help="Name of this publisher; made up if not given.")
 @click.option("--attribute", "-a", "attributes", type=_Attribute(), multiple=True, help="May be repeated.")
-@click.option(
-    "--count", type=click.IntRange(1, _COUNT_MAX), default=1, show_default=True, help="How often to send BODY."
-)
+@click.option("--count", type=click.IntRange(1, _COUNT_MAX), default=1, help="How often to send BODY.")
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second; as fast as possible if not given."
 )

@@ -39,31 +39,29 @@ _FRAME: Final = 3
     "--edges",
     type=WholeNumbers(EDGES_PER_CLUSTER, EDGES_MAX),
     default="10,100,1000",
-    show_default=True,
     help=f"Sizes to run, smallest first; multiples of {EDGES_PER_CLUSTER}, the edges of a cluster.",
 )
 @click.option(
     "--subscriptions-per-edge",
     type=click.IntRange(TOPICS_PER_EDGE, SUBSCRIPTIONS_PER_EDGE_MAX),
     default=1_000,
-    show_default=True,
     help=f"How many subscriptions each edge has, on average, to its {TOPICS_PER_EDGE} topics.",
 )
 @click.option(
     "--duration",
+    "duration_s",
     type=click.FloatRange(60.0, _DURATION_S_MAX, min_open=True),
     default=600.0,
-    show_default=True,
     metavar="SECONDS",
     help="Virtual time; the burst comes at 60 s.",
 )
-@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="Draws the topics.")
+@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, help="Draws the topics.")
 @json_option
 @out_option("Write the results as JSON and as a table into this folder.")
 def scale_command(
     edges: tuple[int, ...],
     subscriptions_per_edge: int,
-    duration: float,
+    duration_s: float,
     seed: int,
     as_json: bool,
     folder: Path | None,
@@ -75,10 +73,7 @@ def scale_command(
     with 1 if an edge that was left alone because nothing changed turns out to have had something to say.
     """
     with usage_errors():
-        sizes = [
-            ScaleOptions(number, subscriptions_per_edge, duration_s=duration, seed=seed)
-            for number in sorted(set(edges))
-        ]
+        sizes = [ScaleOptions(number, subscriptions_per_edge, duration_s, seed=seed) for number in sorted(set(edges))]
     prepare(folder, SCALE_FILES)
     with progress(beside_json=as_json) as report:
         results = [run_scale(options, report) for options in sizes]

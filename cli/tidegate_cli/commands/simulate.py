@@ -50,11 +50,9 @@ class _Run:
 
 
 @click.command("simulate")
-@click.option("--seeds", type=click.IntRange(1, _SEEDS_MAX), default=100, show_default=True, help="How many schedules.")
-@click.option(
-    "--first-seed", type=click.IntRange(0, SEED_MAX), default=1, show_default=True, help="The seed of the first one."
-)
-@click.option("--jobs", type=click.IntRange(1, _JOBS_MAX), default=1, show_default=True, help="Processes to use.")
+@click.option("--seeds", type=click.IntRange(1, _SEEDS_MAX), default=100, help="How many schedules.")
+@click.option("--first-seed", type=click.IntRange(0, SEED_MAX), default=1, help="The seed of the first one.")
+@click.option("--jobs", type=click.IntRange(1, _JOBS_MAX), default=1, help="Processes to use.")
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Replay the schedule of this seed alone, exactly.")
 @click.option(
     "--scenario",

@@ -29,14 +29,12 @@ INTERVAL_S: Final = 2.0
     "--interval",
     type=click.FloatRange(0.2, 3600.0),
     default=INTERVAL_S,
-    show_default=True,
     help="With --watch: seconds between two looks.",
 )
 @click.option(
     "--queues",
     type=click.IntRange(0, QUEUES_TOLD_MAX),
     default=3,
-    show_default=True,
     help="With --json: how many of the worst queues of each edge.",
 )
 @json_option

@@ -48,7 +48,6 @@ def command() -> None:
     "since",
     type=_Since(),
     default="latest",
-    show_default=True,
     metavar="earliest|latest|OFFSET",
     help="Where to begin.",
 )

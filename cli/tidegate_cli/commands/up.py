@@ -27,8 +27,8 @@ _WATCH_PERIOD_S: Final = 1.0
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file that names clusters, brokers, capacities and links (docs/operations.md).",
 )
-@click.option("--clusters", type=click.IntRange(1, 16), default=1, show_default=True, help="Clusters, in a chain.")
-@click.option("--edges", type=click.IntRange(1, 32), default=4, show_default=True, help="Edges per cluster.")
+@click.option("--clusters", type=click.IntRange(1, 16), default=1, help="Clusters, in a chain.")
+@click.option("--edges", type=click.IntRange(1, 32), default=4, help="Edges per cluster.")
 @click.option("--compact", is_flag=True, help="One RabbitMQ with a virtual host per broker: starts fastest.")
 @click.option("--no-telemetry", is_flag=True, help="Write no telemetry, whatever the topology says.")
 @json_option

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pika
 
 from tidegate_analytics.session import check_prerequisites, start
+from tidegate_embedded.guardian import descendants
 from tidegate_embedded.nodes import amqp_url, rabbit_nodes
 from tidegate_protocol.latency import bucket_of
 from tidegate_protocol.telemetry import LatencyDigest, encode
@@ -75,19 +76,6 @@ class Memory:
                 "jvm_heap_mb": round(heap, 1),
             }
         )
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that this one has started, and those that they have."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in task.read_text().split()]
-        except OSError:
-            continue  # it has just ended
-        for child in children:
-            found += [child, *descendants(child)]
-    return found
 
 
 def is_python(pid: int) -> bool:

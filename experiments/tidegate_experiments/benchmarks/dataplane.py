@@ -12,15 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import aiormq
-
 from tidegate_embedded.cluster import BrokerInfo, EmbeddedCluster
 from tidegate_embedded.topology import Topology
 from tidegate_protocol.names import DELIVER_EXCHANGE, PUBLISH_EXCHANGE
 
 from ..progress import Report
 from . import bare, paths, sdk
-from .flood import Flood, wait_for_depth
+from .flood import Flood, channel_to, wait_for_depth
 from .latency import Added, Route, measure_added
 
 WINDOW: Final = 200
@@ -91,9 +89,8 @@ async def run_dataplane(size: Size, report: Report) -> dict[str, Any]:
 
 
 async def _latency(head: BrokerInfo, edge: BrokerInfo, queue: str, count: int) -> Added:
-    connection = await aiormq.connect(head.url)
-    await (await connection.channel()).queue_declare(_DIRECT, durable=True)
-    await connection.close()
+    async with channel_to(head.url) as channel:
+        await channel.queue_declare(_DIRECT, durable=True)
     direct = Route(head.url, "", _DIRECT, head.url, _DIRECT)
     through = Route(head.url, PUBLISH_EXCHANGE, paths.TOPIC, edge.url, queue)
     return await measure_added(direct, through, count)
@@ -102,10 +99,6 @@ async def _latency(head: BrokerInfo, edge: BrokerInfo, queue: str, count: int) -
 async def _clients(url: str, head: BrokerInfo, edge: BrokerInfo, size: Size, rates: Rates, report: Report) -> None:
     """Publish and consume rounds of the SDK and of the bare clients, in turn."""
     count = size.client_messages
-    connection = await aiormq.connect(head.url)
-    channel = await connection.channel()
-    await channel.queue_declare(_SINK, durable=True)
-    await channel.queue_bind(_SINK, PUBLISH_EXCHANGE, routing_key=_PUBLISH_TOPIC)
     queue = await sdk.make_queue(url, _CONSUMER, _CONSUME_TOPIC)
     to_head = (head.url, PUBLISH_EXCHANGE, _PUBLISH_TOPIC, _BODY, count, WINDOW)
     to_cluster = (url, _PUBLISH_TOPIC, _BODY, count, WINDOW)
@@ -123,27 +116,25 @@ async def _clients(url: str, head: BrokerInfo, edge: BrokerInfo, size: Size, rat
         ("pika_consume", lambda: asyncio.to_thread(bare.pika_consume, *from_edge)),
         ("sync_consume", lambda: asyncio.to_thread(sdk.sync_consume, *from_cluster)),
     ]
-    for turn in range(size.rounds):
-        for name, publish in publishing:
-            await channel.queue_purge(_SINK)
-            rates.add(name, await publish())
-        for place, (name, consume) in enumerate(consuming):
-            # A publisher of its own for each, because what it has seen before the SDK takes for a repetition.
-            await _fill(edge, queue, count, publisher=f"bench~{turn * len(consuming) + place}")
-            rates.add(name, await consume())
-        report("clients: SDK and bare pika and aio-pika", turn + 1, size.rounds)
-    await connection.close()
+    async with channel_to(head.url) as channel:
+        await channel.queue_declare(_SINK, durable=True)
+        await channel.queue_bind(_SINK, PUBLISH_EXCHANGE, routing_key=_PUBLISH_TOPIC)
+        for turn in range(size.rounds):
+            for name, publish in publishing:
+                await channel.queue_purge(_SINK)
+                rates.add(name, await publish())
+            for place, (name, consume) in enumerate(consuming):
+                # A publisher of its own for each, because what it has seen before the SDK takes for a repetition.
+                await _fill(edge, queue, count, publisher=f"bench~{turn * len(consuming) + place}")
+                rates.add(name, await consume())
+            report("clients: SDK and bare pika and aio-pika", turn + 1, size.rounds)
 
 
 async def _fill(edge: BrokerInfo, queue: str, count: int, publisher: str) -> None:
-    flood = await Flood.connect(edge.url)
-    connection = await aiormq.connect(edge.url)
-    channel = await connection.channel()
-    await channel.queue_purge(queue)
-    await flood.publish(DELIVER_EXCHANGE, _CONSUME_TOPIC, count, paths.BODY_BYTES, publisher)
-    await wait_for_depth(channel, queue, count, timeout_s=60)
-    await connection.close()
-    await flood.close()
+    async with Flood.to(edge.url) as flood, channel_to(edge.url) as channel:
+        await channel.queue_purge(queue)
+        await flood.publish(DELIVER_EXCHANGE, _CONSUME_TOPIC, count, paths.BODY_BYTES, publisher)
+        await wait_for_depth(channel, queue, count, timeout_s=60)
 
 
 def _figures(size: Size, rates: Rates, added: Added) -> dict[str, Any]:

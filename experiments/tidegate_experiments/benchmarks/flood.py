@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import aiormq
@@ -25,17 +27,15 @@ _POLL_S: Final = 0.02
 class Flood:
     """One connection that publishes numbered 400-byte messages as fast as RabbitMQ takes them."""
 
-    def __init__(self, connection: aiormq.abc.AbstractConnection, channel: aiormq.abc.AbstractChannel) -> None:
-        self._connection = connection
+    def __init__(self, channel: aiormq.abc.AbstractChannel) -> None:
         self._channel = channel
 
     @classmethod
-    async def connect(cls, url: str) -> Flood:
-        connection = await aiormq.connect(url)
-        return cls(connection, await connection.channel(publisher_confirms=False))
-
-    async def close(self) -> None:
-        await self._connection.close()
+    @asynccontextmanager
+    async def to(cls, url: str) -> AsyncIterator[Flood]:
+        """A flood on a connection of its own, closed afterwards."""
+        async with channel_to(url, publisher_confirms=False) as channel:
+            yield cls(channel)
 
     async def publish(
         self, exchange: str, topic: str, count: int, body_bytes: int, publisher: str | None = None
@@ -61,6 +61,16 @@ class Flood:
             properties = encode_properties(identity, time.time_ns() // 1000, b"", persistent=True)
             pieces.append(encode_publication(self._channel.number, publish, properties, body, FRAME_BYTES_MAX))
         return b"".join(pieces)
+
+
+@asynccontextmanager
+async def channel_to(url: str, *, publisher_confirms: bool = True) -> AsyncIterator[aiormq.abc.AbstractChannel]:
+    """A channel on a connection of its own, closed afterwards."""
+    connection = await aiormq.connect(url)
+    try:
+        yield await connection.channel(publisher_confirms=publisher_confirms)
+    finally:
+        await connection.close()
 
 
 async def wait_for_depth(channel: aiormq.abc.AbstractChannel, queue: str, depth: int, timeout_s: float) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import aiormq
+
+from .flood import channel_to
 
 _BODY: Final = b"." * 400
 _PAUSE_S: Final = 0.002
@@ -32,20 +36,23 @@ class Route:
 class _Probe:
     """One route with both ends open."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, channel: aiormq.abc.AbstractChannel) -> None:
         self._route = route
+        self._channel = channel
         self._arrived: asyncio.Queue[float] = asyncio.Queue(maxsize=1)
-        self._connections: list[aiormq.abc.AbstractConnection] = []
 
-    async def open(self) -> None:
-        consuming = await aiormq.connect(self._route.consume_url)
-        self._connections.append(consuming)
-        channel = await consuming.channel()
-        await channel.queue_purge(self._route.queue)
-        await channel.basic_consume(self._route.queue, self._take, no_ack=True)
-        publishing = await aiormq.connect(self._route.publish_url)
-        self._connections.append(publishing)
-        self._channel = await publishing.channel(publisher_confirms=False)
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, route: Route) -> AsyncIterator[_Probe]:
+        """A probe on two connections of its own, closed afterwards."""
+        async with (
+            channel_to(route.publish_url, publisher_confirms=False) as publishing,
+            channel_to(route.consume_url) as consuming,
+        ):
+            probe = cls(route, publishing)
+            await consuming.queue_purge(route.queue)
+            await consuming.basic_consume(route.queue, probe._take, no_ack=True)
+            yield probe
 
     async def once(self) -> float:
         """Seconds from publishing one persistent message until it is delivered."""
@@ -58,10 +65,6 @@ class _Probe:
         )
         async with asyncio.timeout(_TIMEOUT_S):
             return await self._arrived.get() - began
-
-    async def close(self) -> None:
-        for connection in self._connections:
-            await connection.close()
 
     async def _take(self, _message: aiormq.abc.DeliveredMessage) -> None:
         await self._arrived.put(time.perf_counter())
@@ -87,17 +90,11 @@ class Added:
 
 async def measure_added(direct: Route, path: Route, count: int) -> Added:
     """Send `count` messages each way, in turn."""
-    probes = [_Probe(direct), _Probe(path)]
     samples: list[list[float]] = [[], []]
-    try:
-        for probe in probes:
-            await probe.open()
+    async with _Probe.on(direct) as straight, _Probe.on(path) as through:
         for _ in range(count):
-            for probe, seen in zip(probes, samples, strict=True):
+            for probe, seen in zip((straight, through), samples, strict=True):
                 seen.append(await probe.once() * 1000)
                 await asyncio.sleep(_PAUSE_S)
-    finally:
-        for probe in probes:
-            await probe.close()
     quantiles = [statistics.quantiles(seen, n=100) for seen in samples]
     return Added(quantiles[0][49], quantiles[0][98], quantiles[1][49], quantiles[1][98])

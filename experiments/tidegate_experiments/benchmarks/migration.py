@@ -35,7 +35,7 @@ from ..live.verdict import BUSY_SHARE_MAX, STEAL_SHARE_MAX
 from ..live.workers import ANSWER_TIMEOUT_S, WorkerProcess
 from ..pacing import Pacer
 from ..progress import Report
-from .migration_worker import Task
+from .migration_worker import MigrationAssignment
 from .watches import Window
 
 WORKER: Final = "tidegate_experiments.benchmarks.migration_worker"
@@ -156,7 +156,7 @@ class Bench:
         processes = min(PROCESSES, self._size.subscribers)
         for number in range(processes):
             share = tuple(everybody[number::processes])
-            task = Task(f"process {number}", self._url, share, DEADLINE_S, 1.0 / RATE_PER_S)
+            task = MigrationAssignment(f"process {number}", self._url, share, DEADLINE_S, 1.0 / RATE_PER_S)
             worker = await stack.enter_async_context(WorkerProcess(task, WORKER, own_session=True))
             await worker.ask("subscribe", timeout_s=SUBSCRIBE_S_MAX)
             self._workers.append(worker)

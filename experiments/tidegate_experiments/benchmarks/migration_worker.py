@@ -8,18 +8,16 @@ they are spread, and every process says how long its own loop has stood still at
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import json
 import time
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate import AsyncSubscriber, AsyncSubscription, Message
 from tidegate_simulator.judging import Wrong, total
 
-from ..live.serving import serve
+from ..live.serving import Assignment, run_worker
 from .watches import Watch, Window
 
 TICK_S: Final = 0.01
@@ -29,29 +27,20 @@ SETTLE_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What a process is told first."""
+class MigrationAssignment(Assignment):
+    """Which subscribers a process holds."""
 
-    name: str
     url: str
     subscribers: tuple[tuple[str, str], ...]
     """Names and topics."""
     deadline_s: float
     interval_s: float
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        fields = json.loads(text)
-        return cls(**fields | {"subscribers": tuple((name, topic) for name, topic in fields["subscribers"])})
-
 
 class Subscribers:
     """All subscribers of one process."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: MigrationAssignment) -> None:
         self._task = task
         self._stack = AsyncExitStack()
         self._watches = [Watch(name, topic, task.interval_s) for name, topic in task.subscribers]
@@ -172,14 +161,8 @@ def _taker(watch: Watch) -> Any:
 
 
 async def _make(text: str) -> Subscribers:
-    return Subscribers(Task.from_json(text))
+    return Subscribers(MigrationAssignment.from_json(text))
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            import uvloop
-        except ImportError:
-            asyncio.run(serve(_make))
-        else:
-            uvloop.run(serve(_make))
+    run_worker(_make)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-import aiormq
 import httpx
 
 from tidegate_embedded.cluster import BrokerInfo
 from tidegate_protocol.names import PUBLISH_EXCHANGE
 
-from .flood import Flood, wait_for_depth
+from .flood import Flood, channel_to, wait_for_depth
 
 BODY_BYTES: Final = 400
 TOPIC: Final = "bench.path"
@@ -41,10 +40,7 @@ class Path:
 
 async def measure(path: Path, count: int) -> float:
     """Messages per second of one round; the queue at the end is empty before and after."""
-    flood = await Flood.connect(path.head_url)
-    far_end = await aiormq.connect(path.edge_url)
-    try:
-        channel = await far_end.channel()
+    async with Flood.to(path.head_url) as flood, channel_to(path.edge_url) as channel:
         await channel.queue_purge(path.queue)
         began = time.perf_counter()
         await flood.publish(path.exchange, path.routing_key, count, BODY_BYTES)
@@ -52,9 +48,6 @@ async def measure(path: Path, count: int) -> float:
         seconds = time.perf_counter() - began
         await channel.queue_purge(path.queue)
         return count / seconds
-    finally:
-        await far_end.close()
-        await flood.close()
 
 
 def tidegate_path(head: BrokerInfo, edge: BrokerInfo, queue: str) -> Path:
@@ -66,7 +59,8 @@ async def shovel_path(head: BrokerInfo, edge: BrokerInfo) -> Path:
     """A bare shovel from one queue to another, with the settings that Tidegate's links use."""
     source, target = "bench.shovel.source", "bench.shovel.target"
     for url, queue in ((head.url, source), (edge.url, target)):
-        await _declare_queue(url, queue)
+        async with channel_to(url) as channel:
+            await channel.queue_declare(queue, durable=True)
     parameter = {
         "src-protocol": "amqp091",
         "src-uri": head.url,
@@ -85,10 +79,11 @@ async def shovel_path(head: BrokerInfo, edge: BrokerInfo) -> Path:
 async def federation_path(head: BrokerInfo, edge: BrokerInfo) -> Path:
     """Exchange federation: the edge's exchange draws from the head's."""
     exchange, target = "bench.federated", "bench.federated.target"
-    for url in (head.url, edge.url):
-        await _declare_exchange(url, exchange)
-    await _declare_queue(edge.url, target)
-    await _bind(edge.url, target, exchange)
+    async with channel_to(head.url) as upstream_end, channel_to(edge.url) as channel:
+        for end in (upstream_end, channel):
+            await end.exchange_declare(exchange, exchange_type="topic", durable=True)
+        await channel.queue_declare(target, durable=True)
+        await channel.queue_bind(target, exchange, routing_key=TOPIC)
     upstream = {"uri": head.url, "ack-mode": "on-confirm"}
     await _put(edge, "parameters/federation-upstream", {"value": upstream})
     definition = {"federation-upstream": _NAME}
@@ -108,36 +103,15 @@ async def _put(broker: BrokerInfo, kind: str, value: dict[str, object]) -> None:
 
 async def _until_it_flows(path: Path) -> None:
     """A shovel or a federation link takes a moment to connect: send single messages until one arrives."""
-    async with asyncio.timeout(_TIMEOUT_S):
-        flood = await Flood.connect(path.head_url)
-        far_end = await aiormq.connect(path.edge_url)
-        try:
-            channel = await far_end.channel()
-            while True:
-                await flood.publish(path.exchange, path.routing_key, 1, BODY_BYTES)
-                try:
-                    await wait_for_depth(channel, path.queue, 1, timeout_s=1.0)
-                    return
-                except TimeoutError:
-                    continue
-        finally:
-            await far_end.close()
-            await flood.close()
-
-
-async def _declare_queue(url: str, queue: str) -> None:
-    connection = await aiormq.connect(url)
-    await (await connection.channel()).queue_declare(queue, durable=True)
-    await connection.close()
-
-
-async def _declare_exchange(url: str, exchange: str) -> None:
-    connection = await aiormq.connect(url)
-    await (await connection.channel()).exchange_declare(exchange, exchange_type="topic", durable=True)
-    await connection.close()
-
-
-async def _bind(url: str, queue: str, exchange: str) -> None:
-    connection = await aiormq.connect(url)
-    await (await connection.channel()).queue_bind(queue, exchange, routing_key=TOPIC)
-    await connection.close()
+    async with (
+        asyncio.timeout(_TIMEOUT_S),
+        Flood.to(path.head_url) as flood,
+        channel_to(path.edge_url) as channel,
+    ):
+        while True:
+            await flood.publish(path.exchange, path.routing_key, 1, BODY_BYTES)
+            try:
+                await wait_for_depth(channel, path.queue, 1, timeout_s=1.0)
+                return
+            except TimeoutError:
+                continue

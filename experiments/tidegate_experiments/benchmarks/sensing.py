@@ -7,18 +7,18 @@ into sampling, judging and signs of life. Shares are of one core, over the same 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from tidegate._engine.asking import Asking
 from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.guardian import descendants
 from tidegate_embedded.nodes import ChildNode
 from tidegate_embedded.topology import Topology
 from tidegate_protocol.messages import SubscribeReply, SubscribeRequest
 
+from ..live.machine import process_s
 from ..progress import Report
 
 PER_SUBSCRIBER: Final = 500
@@ -27,7 +27,6 @@ AT_ONCE: Final = 20
 REQUEST_S: Final = 30.0
 SETTLE_S: Final = 5.0
 """After the last subscription, until what it set off has ended."""
-TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +93,4 @@ async def _shares(pids: dict[str, int], seconds: float) -> dict[str, float]:
 
 def _cpu_s(pid: int) -> float:
     """CPU time of a process and of all below it, in seconds."""
-    total = 0.0
-    waiting = [pid]
-    while waiting:
-        process = Path("/proc") / str(waiting.pop())
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            children = (process / "task" / process.name / "children").read_text().split()
-        except OSError:
-            continue  # it ended while we looked
-        total += (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-        waiting += [int(child) for child in children]
-    return total
+    return sum(map(process_s, (pid, *descendants(pid))))

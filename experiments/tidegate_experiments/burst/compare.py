@@ -10,7 +10,7 @@ and it never starts a session that was not necessary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import inf
 from statistics import mean, median
 from typing import Any, Final
@@ -79,7 +79,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one run came to."""
+    """What one run came to. Fields that a result has, too, are copied from it by their names."""
 
     label: str
     workload: int
@@ -187,24 +187,8 @@ def run_case(case: Case) -> Row:
 
 
 def row_of(case: Case, result: EwsResult) -> Row:
-    return Row(
-        label=case.contestant.label,
-        workload=case.workload,
-        burst_factor=case.burst_factor,
-        deliveries=result.deliveries,
-        late=result.late,
-        late_fraction=result.late_fraction,
-        sessions=result.sessions,
-        sessions_after_burst=result.sessions_after_burst,
-        unnecessary_sessions=result.unnecessary_sessions,
-        migrations=result.migrations,
-        settled_s=result.settled_s,
-        lost=result.lost,
-        duplicates=result.duplicates,
-        out_of_order=result.out_of_order,
-        asked=result.asked,
-        published=result.published,
-    )
+    compared = {field.name: getattr(result, field.name) for field in fields(Row) if hasattr(result, field.name)}
+    return Row(label=case.contestant.label, workload=case.workload, **compared)
 
 
 def claims_broken(rows: Iterable[Row]) -> Iterator[str]:

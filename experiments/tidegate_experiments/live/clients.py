@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tidegate_simulator.scenario import PublisherSpec, Scenario, SubscriberSpec
@@ -42,12 +43,27 @@ class SubscriberLike(Protocol):
     def duplicates(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Which clients there are, each with its number in the scenario, and where they find the head."""
+
+    scenario: Scenario
+    publishers: Sequence[tuple[int, PublisherSpec]]
+    subscribers: Sequence[tuple[int, SubscriberSpec]]
+    publish_url: str
+    head_url: str
+    persistent: bool
+    journal: Journal
+
+
 class Clients:
     """What both kinds have in common."""
 
     subscribers: Sequence[SubscriberLike]
 
-    def __init__(self) -> None:
+    def __init__(self, cast: Cast) -> None:
+        self._joins_s = {spec.name: spec.joins_s for _, spec in cast.subscribers}
+        self._numbers = PublisherNumbers(spec.name for spec in cast.scenario.publishers)
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: list[asyncio.Task[None]] = []
 
@@ -92,26 +108,18 @@ class LeanClients(Clients):
 
     subscribers: Sequence[LeanSubscriber]
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        publishers: Sequence[tuple[int, PublisherSpec]],
-        subscribers: Sequence[tuple[int, SubscriberSpec]],
-        publish_url: str,
-        head_url: str,
-        persistent: bool,
-        journal: Journal,
-    ) -> None:
-        super().__init__()
-        head, beside = Address.parse(head_url), Address.parse(publish_url)
-        numbers = PublisherNumbers(spec.name for spec in scenario.publishers)
-        self._joins_s = {spec.name: spec.joins_s for _, spec in subscribers}
-        self.subscribers = [LeanSubscriber(spec, number, head, numbers, journal) for number, spec in subscribers]
+    def __init__(self, cast: Cast) -> None:
+        super().__init__(cast)
+        head, beside = Address.parse(cast.head_url), Address.parse(cast.publish_url)
+        self.subscribers = [
+            LeanSubscriber(spec, number, head, self._numbers, cast.journal) for number, spec in cast.subscribers
+        ]
+        scenario, persistent = cast.scenario, cast.persistent
         self._publishers = [
             LeanPublisher(spec, number, scenario.duration_s, persistent, subscribers_of(scenario, spec.topic))
-            for number, spec in publishers
+            for number, spec in cast.publishers
         ]
-        self._sending = LeanPublishers(self._publishers, beside, journal)
+        self._sending = LeanPublishers(self._publishers, beside, cast.journal)
         self._lines: list[HeadLine] = []
         self._ready = asyncio.Event()
         self._add_line(head, "subscribers control", list(self.subscribers))
@@ -189,24 +197,16 @@ class SdkClients(Clients):
 
     subscribers: Sequence[SdkSubscriber]
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        publishers: Sequence[tuple[int, PublisherSpec]],
-        subscribers: Sequence[tuple[int, SubscriberSpec]],
-        publish_url: str,
-        head_url: str,
-        persistent: bool,
-        journal: Journal,
-    ) -> None:
-        super().__init__()
-        numbers = PublisherNumbers(spec.name for spec in scenario.publishers)
-        self._duration_s = scenario.duration_s
-        self._joins_s = {spec.name: spec.joins_s for _, spec in subscribers}
-        self.subscribers = [SdkSubscriber(spec, number, head_url, numbers, journal) for number, spec in subscribers]
+    def __init__(self, cast: Cast) -> None:
+        super().__init__(cast)
+        self._duration_s = cast.scenario.duration_s
+        self.subscribers = [
+            SdkSubscriber(spec, number, cast.head_url, self._numbers, cast.journal) for number, spec in cast.subscribers
+        ]
+        url, persistent, journal = cast.publish_url, cast.persistent, cast.journal
         self._publishers = [
-            SdkPublisher(spec, number, publish_url, persistent, journal, subscribers_of(scenario, spec.topic))
-            for number, spec in publishers
+            SdkPublisher(spec, number, url, persistent, journal, subscribers_of(cast.scenario, spec.topic))
+            for number, spec in cast.publishers
         ]
 
     async def open(self) -> None:

@@ -42,7 +42,7 @@ class MachineUse:
 
 def look(pids: Mapping[str, list[int]]) -> MachineState:
     """Processor time of the parts (each may be several processes) and of the machine."""
-    parts = {name: sum(_process_s(pid) for pid in found) for name, found in pids.items()}
+    parts = {name: sum(process_s(pid) for pid in found) for name, found in pids.items()}
     try:
         words = (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -64,7 +64,8 @@ def use(before: MachineState, after: MachineState, elapsed_s: float) -> MachineU
     )
 
 
-def _process_s(pid: int) -> float:
+def process_s(pid: int) -> float:
+    """Processor time of one process so far; 0 if it has ended."""
     try:
         # The name, in parentheses, may hold anything; what follows it does not.
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from tidegate_simulator.insights import insight_message
 from tidegate_simulator.scenario import Scenario
 
 from ..lean.subscriber import MoveSeen, PlaceSeen
+from ..progress import Report, unseen
 from ..telemetry import read_stream
 from .brokers_said import Listener, decisions
 from .course import Course, recorded
@@ -34,15 +34,13 @@ from .journal import read_deliveries, read_publications
 from .machine import MachineUse, look, use
 from .topology import CLUSTER, topology_of
 from .verdict import Lags, lags, not_there_yet, problems
-from .worker import Task, plain_options
+from .worker import LiveAssignment, plain_options
 from .workers import WorkerProcess
 
 BACKEND: Final = "rabbitmq"
 LEAD_S: Final = 2.0
 """From the command to start until time zero."""
 SLACK_S: Final = 30.0
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class _Told:
 async def run_live(
     options: EwsOptions,
     *,
-    progress: Progress | None = None,
+    progress: Report = unseen,
     persistent: bool = False,
     sdk: int = 0,
     telemetry: bool = False,
@@ -80,10 +78,9 @@ async def run_live(
     head is read when all is over, if `telemetry` is wanted.
     """
     began = time.perf_counter()
-    report = progress or (lambda step, done, total: None)
     wanted = scenario(options)
     async with AsyncExitStack() as stack:
-        cluster = EmbeddedCluster(topology_of(wanted), compact=True, progress=report)
+        cluster = EmbeddedCluster(topology_of(wanted), compact=True, progress=progress)
         await stack.enter_async_context(cluster)
         # In the directory of the launch, which goes with it whatever becomes of us.
         folder = cluster.directory / "journal"
@@ -102,7 +99,7 @@ async def run_live(
             await worker.ask("start", began_us=began_us)
         listening = asyncio.create_task(listener.run(began_us, options.duration_s))
         stack.callback(listening.cancel)
-        await _pass_time(began_us, options.duration_s, report)
+        await _pass_time(began_us, options.duration_s, progress)
         after = look(pids)
         told = await _end(workers, wanted)
         sent = await _uplink_bytes(cluster) - sent_before
@@ -136,7 +133,7 @@ async def _publish_insights(wanted: Scenario, url: str) -> None:
 
 def _tasks(
     options: EwsOptions, wanted: Scenario, cluster: EmbeddedCluster, folder: Path, persistent: bool, sdk: int
-) -> list[Task]:
+) -> list[LiveAssignment]:
     """One process publishes and one subscribes, so that neither keeps the other from the processor."""
     common: dict[str, Any] = {
         "options": plain_options(options),
@@ -148,10 +145,10 @@ def _tasks(
     publishers = _in_turn([(spec.topic, spec.name) for spec in wanted.publishers])
     subscribers = _in_turn([(spec.pattern, spec.name) for spec in wanted.subscribers])
     tasks = [
-        Task(name="publishers", publishers=publishers[sdk:], subscribers=(), **common),
-        Task(name="subscribers", publishers=(), subscribers=subscribers[sdk:], **common),
-        Task(name="sdk_publishers", publishers=publishers[:sdk], subscribers=(), sdk=True, **common),
-        Task(name="sdk_subscribers", publishers=(), subscribers=subscribers[:sdk], sdk=True, **common),
+        LiveAssignment(name="publishers", publishers=publishers[sdk:], subscribers=(), **common),
+        LiveAssignment(name="subscribers", publishers=(), subscribers=subscribers[sdk:], **common),
+        LiveAssignment(name="sdk_publishers", publishers=publishers[:sdk], subscribers=(), sdk=True, **common),
+        LiveAssignment(name="sdk_subscribers", publishers=(), subscribers=subscribers[:sdk], sdk=True, **common),
     ]
     return [task for task in tasks if task.publishers or task.subscribers]
 
@@ -182,7 +179,7 @@ async def _uplink_bytes(cluster: EmbeddedCluster) -> int:
     return sum([(await cluster.conditioner(name).stats()).uplink.bytes_total for name in edges])
 
 
-async def _pass_time(began_us: int, duration_s: float, report: Progress) -> None:
+async def _pass_time(began_us: int, duration_s: float, report: Report) -> None:
     total = round(duration_s)
     for second in range(total + 1):
         await asyncio.sleep(max(began_us / 1e6 + min(float(second), duration_s) - time.time(), 0.0))

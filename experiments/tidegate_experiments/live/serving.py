@@ -1,20 +1,36 @@
 """A worker process's side of its conversation with the conductor.
 
-It is told what to do by JSON lines on its standard input, answers with JSON lines on its standard output, and ends when
-its input does: it can't outlive the conductor. The first line says who it is; everything after it is a command with a
-number, which comes back with the answer.
+The worker is told what to do by JSON lines on its standard input, answers with JSON lines on its standard output, and
+ends when its input does: it can't outlive the conductor. The first line is its `Assignment`; every line after it is a
+command with a number, which comes back with the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol, Self
 
 LINE_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a worker is told first; each kind of worker adds fields that JSON takes."""
+
+    name: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(**{name: _tuples(value) for name, value in json.loads(text).items()})
 
 
 class Commanded(Protocol):
@@ -47,6 +63,22 @@ async def serve(make: Callable[[str], Awaitable[Commanded]]) -> None:
         task = loop.create_task(answer(json.loads(text)))
         running.add(task)
         task.add_done_callback(running.discard)
+
+
+def run_worker(make: Callable[[str], Awaitable[Commanded]]) -> None:
+    """What the module of a worker does when it is run: serve, on uvloop where it is installed."""
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(serve(make))
+        else:
+            uvloop.run(serve(make))
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where our records have tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _say(value: dict[str, Any]) -> None:

@@ -1,14 +1,12 @@
 """A process that holds clients of a live run, started by the conductor as `python -m tidegate_experiments.live.worker`.
 
-It is told what to do as `serving` describes. The first line says who it is (`Task`); after it is ready it waits for
-`start`, which names the moment at which time zero is.
+The conductor tells it what to do as `serving` describes, beginning with a `LiveAssignment`. Once the worker is ready it
+waits for `start`, which names the moment at which time zero is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +17,9 @@ from tidegate_experiments.burst.scenario import EwsOptions, scenario
 from tidegate_simulator.scenario import Scenario
 
 from ..lean.subscriber import as_plain
-from .clients import Clients, LeanClients, SdkClients
+from .clients import Cast, Clients, LeanClients, SdkClients
 from .journal import Journal
-from .serving import serve
+from .serving import Assignment, run_worker
 
 TICK_S: Final = 0.05
 """How often a worker looks how late its event loop is."""
@@ -29,10 +27,9 @@ COMPLETE_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What a worker is told first."""
+class LiveAssignment(Assignment):
+    """Which clients of a live run this worker holds."""
 
-    name: str
     options: dict[str, Any]
     """Of the experiment: the worker makes the same scenario of them as everybody else."""
     publishers: tuple[str, ...]
@@ -45,14 +42,6 @@ class Task:
     persistent: bool = False
     sdk: bool = False
     """Whether its clients are those of the SDK, and not lean ones."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        fields = json.loads(text)
-        return cls(**fields | {name: tuple(fields[name]) for name in ("publishers", "subscribers")})
 
 
 def plain_options(options: EwsOptions) -> dict[str, Any]:
@@ -68,19 +57,23 @@ def read_options(plain: dict[str, Any]) -> EwsOptions:
 class Worker:
     """All clients of one process."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: LiveAssignment) -> None:
         self._task = task
         self._journal = Journal()
         self._scenario: Scenario = scenario(read_options(task.options))
         self._lag_s_max = 0.0
         self._lags = 0
         self._watching: asyncio.Task[None] | None = None
-        make = SdkClients if task.sdk else LeanClients
-        publishers = [one for one in enumerate(self._scenario.publishers) if one[1].name in task.publishers]
-        subscribers = [one for one in enumerate(self._scenario.subscribers) if one[1].name in task.subscribers]
-        self._clients: Clients = make(
-            self._scenario, publishers, subscribers, task.publish_url, task.head_url, task.persistent, self._journal
+        cast = Cast(
+            self._scenario,
+            [one for one in enumerate(self._scenario.publishers) if one[1].name in task.publishers],
+            [one for one in enumerate(self._scenario.subscribers) if one[1].name in task.subscribers],
+            task.publish_url,
+            task.head_url,
+            task.persistent,
+            self._journal,
         )
+        self._clients: Clients = SdkClients(cast) if task.sdk else LeanClients(cast)
 
     async def open(self) -> None:
         """Connect to the head."""
@@ -157,16 +150,10 @@ class Worker:
 
 
 async def _make(text: str) -> Worker:
-    worker = Worker(Task.from_json(text))
+    worker = Worker(LiveAssignment.from_json(text))
     await worker.open()
     return worker
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            import uvloop
-        except ImportError:
-            asyncio.run(serve(_make))
-        else:
-            uvloop.run(serve(_make))
+    run_worker(_make)

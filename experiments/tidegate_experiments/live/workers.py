@@ -11,9 +11,11 @@ import json
 import sys
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from tidegate_brokers.errors import EmbeddedError
+
+from .serving import Assignment
 
 READY_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 30.0
@@ -21,15 +23,6 @@ END_TIMEOUT_S: Final = 5.0
 LINE_BYTES_MAX: Final = 16 << 20
 ERROR_BYTES_MAX: Final = 4096
 LIVE_WORKER: Final = "tidegate_experiments.live.worker"
-
-
-class Task(Protocol):
-    """What a worker is told first."""
-
-    @property
-    def name(self) -> str: ...
-
-    def to_json(self) -> str: ...
 
 
 class WorkerFailed(EmbeddedError):
@@ -42,7 +35,7 @@ class WorkerFailed(EmbeddedError):
 class WorkerProcess:
     """One worker, as an async context manager."""
 
-    def __init__(self, task: Task, module: str = LIVE_WORKER, own_session: bool = False) -> None:
+    def __init__(self, task: Assignment, module: str = LIVE_WORKER, own_session: bool = False) -> None:
         """`module`: what the process runs. `own_session`: Linux shares out processors by session, where it groups
         processes at all, so that in ours all workers together get as much as one process of a broker does.
         """

@@ -17,7 +17,7 @@ import random
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any, Final
@@ -31,6 +31,7 @@ from tidegate_simulator.errors import ScenarioError
 from tidegate_simulator.observer import Observer
 from tidegate_simulator.scenario import EdgeSpec, HeadSpec, PublisherSpec, RateChange, Scenario, SubscriberSpec
 
+from ..progress import Report, unseen
 from .world import FlowOptions, FlowWorld
 
 EDGES_PER_CLUSTER: Final = 10
@@ -313,13 +314,8 @@ class _Sessions(Observer):
             self.last_ended_s = now
 
 
-Progress = Callable[[str, int, int], None]
-"""The step's name, how much of it is done, and of how much."""
-
-
-def run_scale(options: ScaleOptions, progress: Progress | None = None) -> ScaleResult:
+def run_scale(options: ScaleOptions, report: Report = unseen) -> ScaleResult:
     """Run one size and measure it."""
-    report = progress or (lambda step, done, total: None)
     label, end = f"{options.edges} edges", int(options.duration_s)
     began, began_cpu_s = time.perf_counter(), time.process_time()
     collecting = gc.isenabled()

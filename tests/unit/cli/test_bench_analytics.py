@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tidegate_experiments.benchmarks.analytics import bodies, descendants, digest, is_python, resident_mb
+from tidegate_embedded.guardian import descendants
+from tidegate_experiments.benchmarks.analytics import bodies, digest, is_python, resident_mb
 from tidegate_experiments.benchmarks.analytics_lag import US, WARM_UP_S, _lags
 from tidegate_protocol.telemetry import LatencyDigest, decode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate_experiments.benchmarks.migration import bottlenecks
-from tidegate_experiments.benchmarks.migration_worker import Task
+from tidegate_experiments.benchmarks.migration_worker import MigrationAssignment
 from tidegate_experiments.benchmarks.watches import Watch, Window
 from tidegate_experiments.live.machine import MachineUse
 from tidegate_simulator.judging import Wrong
@@ -81,5 +81,5 @@ def test_what_is_lost_doubled_or_out_of_order_is_counted() -> None:
 
 
 def test_a_task_comes_through_json_as_it_was() -> None:
-    task = Task("process 0", "amqp://localhost", (("s0", "a"), ("s1", "b")), 5.0, INTERVAL_S)
-    assert Task.from_json(task.to_json()) == task
+    task = MigrationAssignment("process 0", "amqp://localhost", (("s0", "a"), ("s1", "b")), 5.0, INTERVAL_S)
+    assert MigrationAssignment.from_json(task.to_json()) == task

@@ -18,7 +18,7 @@ from tidegate_experiments.live.journal import Delivery, Journal, Publication, re
 from tidegate_experiments.live.machine import MachineUse, look, use
 from tidegate_experiments.live.topology import topology_of
 from tidegate_experiments.live.verdict import Lags, lags, problems
-from tidegate_experiments.live.worker import Task, plain_options, read_options
+from tidegate_experiments.live.worker import LiveAssignment, plain_options, read_options
 from tidegate_experiments.live.workload import CONFIRM_BYTES, INCARNATION, body_bytes, due_times_s, stream_of
 from tidegate_protocol.decisions import MigrationEnded, MoveOutcome, PlanOutcome, SessionPlan, to_plain
 from tidegate_protocol.ids import publisher_id
@@ -81,8 +81,8 @@ def test_the_cluster_is_that_of_table_v() -> None:
 
 def test_options_reach_the_workers() -> None:
     options = replace(OPTIONS, random=True, seed=7, burst_factor=3.0, burst_at_s=20.0)
-    task = Task("subscribers", plain_options(options), (), ("t1-s1",), "amqp://a", "amqp://b", "/nowhere")
-    read = Task.from_json(task.to_json())
+    task = LiveAssignment("subscribers", plain_options(options), (), ("t1-s1",), "amqp://a", "amqp://b", "/nowhere")
+    read = LiveAssignment.from_json(task.to_json())
     assert read == task
     assert read_options(read.options) == options
 
