@@ -144,7 +144,7 @@ class EdgeAgent:
         self._send_hello()
 
     def _alarms_seen(self, event: AlarmsSeen) -> None:
-        self._operations.alarms_seen(event.raised)
+        self._context.see_alarms(event.raised)
         self._send_hello()
 
     def _server_seen(self, event: ServerSeen) -> None:
@@ -242,8 +242,7 @@ class EdgeAgent:
         if isinstance(message, EdgeWelcome):
             self._period_s = message.period_s
             self.balancing.welcomed(message.incarnation)
-            if message.pause_version > self._context.pause_version:
-                self._context.paused, self._context.pause_version = message.paused, message.pause_version
+            self._context.hear_pause(message.paused, message.pause_version)
         elif isinstance(message, Refusal):
             self._context.decide(HelloRefused(self.config.edge, message.reason, message.message))
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from ..config import EdgeConfig
-from ..kit.outbox import Outbox
+from ..kit.broker import BrokerContext
 
 
-class EdgeContext(Outbox):
+class EdgeContext(BrokerContext):
     """Shared state of one edge's agent."""
 
     def __init__(self, config: EdgeConfig) -> None:
         super().__init__(config.edge, config.incarnation)
         self.config = config
-        self.stopping = False
         self.draining = config.draining
-        self.paused = False
-        self.pause_version = 0
-        """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
-        self.alarms: tuple[str, ...] = ()
-        """Those of this broker's RabbitMQ that are raised."""

@@ -38,7 +38,6 @@ from ..kit.chronicle import Dated, bounded, told
 from ..kit.dispatch import Dispatch
 from ..load.detector import Detector
 from ..load.overview import (
-    alarm_decision,
     closest_queue,
     concerns_broker,
     concerns_subscriber,
@@ -67,14 +66,6 @@ class EdgeOperations:
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(InspectRequest, self.on_inspect)
         dispatch.on_message(RehearseRequest, self.on_rehearse)
-
-    def alarms_seen(self, raised: tuple[str, ...]) -> None:
-        """While an alarm is raised nothing gets through the link to this edge: it takes no load."""
-        context = self._context
-        decision = alarm_decision(context.config.edge, context.alarms, raised)
-        context.alarms = raised
-        if decision is not None:
-            context.decide(decision)
 
     # Inspecting
 

@@ -12,7 +12,7 @@ the dispatch (`events`).
 from __future__ import annotations
 
 from ..config import HeadConfig
-from ..kit.outbox import Outbox
+from ..kit.broker import BrokerContext
 from ..topics.routes import RouteTable
 from ..topics.waits import Waits
 from .bindings import Bindings
@@ -22,7 +22,7 @@ from .places.ledger import Ledger
 from .registry import Registry
 
 
-class HeadContext(Outbox):
+class HeadContext(BrokerContext):
     """Shared state of one head's agent."""
 
     def __init__(self, config: HeadConfig) -> None:
@@ -35,12 +35,6 @@ class HeadContext(Outbox):
         self.bindings = Bindings(self, self.routes, self.waits, config.reply_timeout_s)
         self.promises = Promises()
         self.cooldowns = Cooldowns()
-        self.stopping = False
-        self.paused = False
-        self.pause_version = 0
-        """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
-        self.alarms: tuple[str, ...] = ()
-        """Those of this broker's RabbitMQ that are raised."""
 
     def close_wait(self, key: str) -> None:
         """Nobody waits for these routes any more."""

@@ -103,8 +103,7 @@ class Edges:
         record.alarms = message.alarms
         record.alive, record.heard_s = True, context.now
         record.listed = message.registry_count
-        if message.pause_version > context.pause_version:
-            context.paused, context.pause_version = message.paused, message.pause_version
+        context.hear_pause(message.paused, message.pause_version)
         welcome = EdgeWelcome(
             head=config.head,
             cluster=config.cluster,

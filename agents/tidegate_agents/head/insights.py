@@ -19,9 +19,8 @@ Sessions, migrations and drains are none of its business; a drain places its sub
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Unpack
 
 from tidegate_protocol import decisions
 from tidegate_protocol.decisions import (
@@ -32,7 +31,6 @@ from tidegate_protocol.decisions import (
     InsightRefusal,
     InsightRefused,
     PlacementReason,
-    Rejected,
     UnknownDecision,
     UplinkHint,
 )
@@ -55,7 +53,7 @@ from tidegate_protocol.topics import matches
 from ..kit.dispatch import Dispatch
 from ..machine import ReplyAddress, Send
 from ..policy.interface import Policy
-from ..policy.placement import EdgeView, ExpectedLoad, Placement
+from ..policy.placement import EdgeView, Known, Placement
 from ..topics.covering import is_exact
 from ..topics.tree import TopicTree, matching
 from .context import HeadContext
@@ -238,21 +236,12 @@ class Insights:
 
     # Placement
 
-    def place(
-        self,
-        policy: Policy,
-        pattern: str,
-        edges: list[EdgeView],
-        *,
-        expected: Mapping[str, ExpectedLoad],
-        excluded: Sequence[Rejected],
-        subject: str,
-    ) -> Placement | None:
+    def place(self, policy: Policy, pattern: str, edges: list[EdgeView], **known: Unpack[Known]) -> Placement | None:
         """Where the policy puts a subscription, given what is known from an insight too."""
         if self._in_force is None:
-            return policy.place(pattern, edges, expected=expected, excluded=excluded, subject=subject)
+            return policy.place(pattern, edges, **known)
         coefficient = None
-        correlated = {}
+        correlated: dict[str, frozenset[str]] = {}
         if not any(pattern in view.patterns for view in edges):
             partners = self.partners(pattern)
             held = [name for view in edges for name in partners.keys() & view.patterns.keys()]
@@ -260,9 +249,7 @@ class Insights:
                 correlated[pattern] = frozenset(partners)
                 coefficient = max(partners[name] for name in held)
         sized, uplinks = self._sized(edges)
-        placement = policy.place(
-            pattern, sized, expected=expected, correlated=correlated, excluded=excluded, subject=subject
-        )
+        placement = policy.place(pattern, sized, **{**known, "correlated": correlated})
         if placement is None or (coefficient is None and not uplinks):
             return placement
         self._placements += placement.decision.reason is PlacementReason.APART_FROM_CORRELATED

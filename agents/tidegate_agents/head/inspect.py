@@ -61,7 +61,6 @@ from ..kit.dispatch import Dispatch
 from ..kit.gather import Gatherings
 from ..load.metrics import Role
 from ..load.overview import (
-    alarm_decision,
     concerns_broker,
     concerns_publisher,
     concerns_subscriber,
@@ -140,16 +139,9 @@ class Operations:
         dispatch.on_message(ExplainRequest, self._explain)
         dispatch.on_message(PlanRequest, self._plan)
         dispatch.on_message(PauseRequest, self._pause)
-        dispatch.on_event(AlarmsSeen, self._alarms_seen)
+        dispatch.on_event(AlarmsSeen, lambda event: self._context.see_alarms(event.raised))
         self._gatherings.register(dispatch)
         dispatch.checks.append(self.validate)
-
-    def _alarms_seen(self, event: AlarmsSeen) -> None:
-        context = self._context
-        decision = alarm_decision(context.config.head, context.alarms, event.raised)
-        context.alarms = event.raised
-        if decision is not None:
-            context.decide(decision)
 
     # Asking the edges
 

@@ -13,8 +13,6 @@ from math import inf
 from typing import Final
 
 from tidegate_protocol.decisions import (
-    AlarmOutcome,
-    AlarmsChanged,
     Danger,
     DeadlinesJudged,
     Decision,
@@ -165,13 +163,6 @@ def measured(detector: Detector, predicted: BrokerSample | None) -> tuple[Measur
 
 def queues_past(queues: Iterable[QueueLoad]) -> int:
     return sum(queue.judged and fullness(queue) > 1.0 for queue in queues)
-
-
-def alarm_decision(broker: str, before: tuple[str, ...], raised: tuple[str, ...]) -> AlarmsChanged | None:
-    """What to record about the alarms of a broker's RabbitMQ; None if nothing has changed."""
-    if set(before) == set(raised):
-        return None
-    return AlarmsChanged(broker, AlarmOutcome.RAISED if raised else AlarmOutcome.OVER, raised)
 
 
 # Sessions

@@ -16,10 +16,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, Unpack
 
 from tidegate_protocol.balancing.loads import BrokerLoad, PieLocal
 from tidegate_protocol.balancing.sessions import Candidate
@@ -29,7 +27,7 @@ from ..load.metrics import BrokerSample, Metric, Role
 from ..load.states import Assessment, Limits, LoadState
 from ..load.threshold import MARGIN, PERIOD_S, SESSION_S_FIRST, ThresholdKind, paper_depth, projected_depth
 from .bundles import Bundle, subscriber_bundles
-from .placement import EdgeView, ExpectedLoad, Placement
+from .placement import EdgeView, Known, Placement
 
 REJECTED_MAX: Final = 64
 """How many rejected alternatives a selection names."""
@@ -282,18 +280,8 @@ class Policy(Protocol):
         """Who goes where. `candidates` come ranked; queues in `resting` were moved too recently to be moved again."""
         ...
 
-    def place(
-        self,
-        pattern: str,
-        edges: Iterable[EdgeView],
-        *,
-        subscribers: int = 1,
-        expected: Mapping[str, ExpectedLoad] = MappingProxyType({}),
-        correlated: Mapping[str, AbstractSet[str]] = MappingProxyType({}),
-        excluded: Sequence[Rejected] = (),
-        subject: str = "",
-    ) -> Placement | None:
-        """Which edge a new subscription goes to; as `placement.place`. `subject` is its subscriber's name."""
+    def place(self, pattern: str, edges: Iterable[EdgeView], **known: Unpack[Known]) -> Placement | None:
+        """Which edge a new subscription goes to; as `placement.place`."""
         ...
 
 

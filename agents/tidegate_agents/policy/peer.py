@@ -21,10 +21,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from math import floor, inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Unpack
 
 from tidegate_protocol.balancing.loads import PieLocal
 from tidegate_protocol.balancing.sessions import CANDIDATES_MAX, MOVES_PER_SESSION_MAX, SHARED_PATTERNS_MAX, Candidate
@@ -36,7 +35,7 @@ from .bundles import subscriber_bundle
 from .effects import subscribers_moved
 from .interface import REJECTED_MAX, LoadView, QueueLoad, SelectedMove, Selection, Trigger, sample_of
 from .placement import REJECTED_MAX as PLACES_REJECTED_MAX
-from .placement import EdgeView, ExpectedLoad, Placement
+from .placement import EdgeView, Known, Placement
 from .selecting import effects, would_overload
 
 LOWER_OVERLOAD: Final = 0.90
@@ -205,17 +204,7 @@ class PeerPolicy:
 
     # Placement
 
-    def place(
-        self,
-        pattern: str,
-        edges: Iterable[EdgeView],
-        *,
-        subscribers: int = 1,
-        expected: Mapping[str, ExpectedLoad] = MappingProxyType({}),
-        correlated: Mapping[str, AbstractSet[str]] = MappingProxyType({}),
-        excluded: Sequence[Rejected] = (),
-        subject: str = "",
-    ) -> Placement | None:
+    def place(self, pattern: str, edges: Iterable[EdgeView], **known: Unpack[Known]) -> Placement | None:
         """All go to the entry broker: the one with the widest uplink, then the faster, then the first by name."""
 
         def strength(edge: EdgeView) -> tuple[float, float, str]:
@@ -226,7 +215,7 @@ class PeerPolicy:
         if not ordered:
             return None
         others = [Rejected(edge.name, Rejection.NOT_ENTRY_BROKER) for edge in ordered[1:]]
-        rejected = tuple(sorted([*excluded, *others], key=lambda one: one.name)[:PLACES_REJECTED_MAX])
+        rejected = tuple(sorted([*known.get("excluded", ()), *others], key=lambda one: one.name)[:PLACES_REJECTED_MAX])
         chosen = ordered[0].name
         return Placement(chosen, Placed(pattern, PlacementReason.ENTRY_BROKER, chosen, rejected=rejected))
 

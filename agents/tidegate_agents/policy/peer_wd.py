@@ -17,11 +17,9 @@ one that would be no improvement is empty and says why; what was tried and rejec
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Final
+from typing import Final, Unpack
 
 from tidegate_protocol.balancing.sessions import CANDIDATES_MAX, MOVES_PER_SESSION_MAX, SHARED_PATTERNS_MAX, Candidate
 from tidegate_protocol.decisions import Cause, PlanOutcome, Rejected, Rejection
@@ -31,7 +29,7 @@ from ..load.states import THRESHOLDS, Limits, LoadState
 from ..load.threshold import ThresholdKind
 from .bundles import Bundle, offloading_order
 from .interface import LoadView, Movable, QueueLoad, Selection, Trigger, is_necessary, sample_of
-from .placement import EdgeView, ExpectedLoad, Placement, place
+from .placement import EdgeView, Known, Placement, place
 from .selecting import Selecting
 
 WORTH_SHARE: Final = 0.03
@@ -124,21 +122,9 @@ class PeerWdPolicy:
                 chosen = packed
         return chosen.selection(NOTHING_HELPS)
 
-    def place(
-        self,
-        pattern: str,
-        edges: Iterable[EdgeView],
-        *,
-        subscribers: int = 1,
-        expected: Mapping[str, ExpectedLoad] = MappingProxyType({}),
-        correlated: Mapping[str, AbstractSet[str]] = MappingProxyType({}),
-        excluded: Sequence[Rejected] = (),
-        subject: str = "",
-    ) -> Placement | None:
+    def place(self, pattern: str, edges: Iterable[EdgeView], **known: Unpack[Known]) -> Placement | None:
         """By the rules of `placement`."""
-        return place(
-            pattern, edges, subscribers=subscribers, expected=expected, correlated=correlated, excluded=excluded
-        )
+        return place(pattern, edges, **known)
 
 
 def _in_order(chosen: Selecting, order: Iterable[Bundle], movable: Mapping[str, QueueLoad]) -> None:

@@ -17,11 +17,10 @@ Sees immutable views only and keeps nothing; a policy that knows more replaces t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from tidegate_protocol.decisions import EdgeScore, Placed, PlacementReason, Rejected, Rejection
 from tidegate_protocol.messages import Capacity
@@ -65,6 +64,19 @@ class EdgeView:
     patterns: Mapping[str, int] = field(default_factory=dict)
 
 
+class Known(TypedDict, total=False):
+    """What a policy may be told besides the edges when it places a subscription."""
+
+    subscribers: int
+    """How many subscriptions are placed together; 1 if nothing is said."""
+    expected: Mapping[str, ExpectedLoad]
+    correlated: Mapping[str, AbstractSet[str]]
+    excluded: Sequence[Rejected]
+    """Edges that the caller ruled out, with the reason, so that the decision can tell."""
+    subject: str
+    """The name of the subscriber."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The edge chosen, and why."""
@@ -85,23 +97,13 @@ class _Score:
         return self.view.capacity.matching_per_s or 0.0
 
 
-def place(
-    pattern: str,
-    edges: Iterable[EdgeView],
-    *,
-    subscribers: int = 1,
-    expected: Mapping[str, ExpectedLoad] = MappingProxyType({}),
-    correlated: Mapping[str, AbstractSet[str]] = MappingProxyType({}),
-    excluded: Iterable[Rejected] = (),
-) -> Placement | None:
-    """Choose an edge for `subscribers` new subscriptions to `pattern`, or None where there is no edge.
-
-    `excluded` names edges that the caller ruled out, with the reason, so that the decision can tell.
-    """
+def place(pattern: str, edges: Iterable[EdgeView], **known: Unpack[Known]) -> Placement | None:
+    """Choose an edge for new subscriptions to `pattern`, or None where there is no edge."""
+    subscribers, expected = known.get("subscribers", 1), known.get("expected", {})
     candidates = sorted(edges, key=lambda view: view.name)
     if not candidates:
         return None
-    rejected = {one.name: one for one in excluded}
+    rejected = {one.name: one for one in known.get("excluded", ())}
     same = [view for view in candidates if pattern in view.patterns]
     if same:
         others = [view.name for view in candidates if view not in same]
@@ -109,7 +111,7 @@ def place(
         candidates = same
     choice = _choose_among(pattern, candidates, subscribers, expected)
     reason = choice.reason
-    partners = correlated.get(pattern, frozenset())
+    partners = known.get("correlated", {}).get(pattern, frozenset())
     if partners and not same:
         apart = _apart(pattern, candidates, subscribers, expected, partners, choice)
         if apart is not None:

@@ -6,18 +6,17 @@ its own. No target is overrun, because a session that says so itself would be re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
-from types import MappingProxyType
+from typing import Unpack
 
 from tidegate_protocol.balancing.sessions import MOVES_PER_SESSION_MAX, Candidate
-from tidegate_protocol.decisions import Placed, PlacementReason, Rejected
+from tidegate_protocol.decisions import Placed, PlacementReason
 
 from .bundles import subscriber_bundle
 from .interface import LoadView, Selection, Trigger
 from .peer_wd import NOTHING_HELPS, PeerWdPolicy
-from .placement import EdgeView, ExpectedLoad, Placement
+from .placement import EdgeView, Known, Placement
 from .selecting import Selecting
 
 
@@ -53,22 +52,13 @@ class RandomPolicy(PeerWdPolicy):
             chosen.try_whole(subscriber_bundle([queue], chosen.overloaded))
         return chosen.selection(NOTHING_HELPS)
 
-    def place(
-        self,
-        pattern: str,
-        edges: Iterable[EdgeView],
-        *,
-        subscribers: int = 1,
-        expected: Mapping[str, ExpectedLoad] = MappingProxyType({}),
-        correlated: Mapping[str, AbstractSet[str]] = MappingProxyType({}),
-        excluded: Sequence[Rejected] = (),
-        subject: str = "",
-    ) -> Placement | None:
+    def place(self, pattern: str, edges: Iterable[EdgeView], **known: Unpack[Known]) -> Placement | None:
         names = sorted(view.name for view in edges)
         if not names:
             return None
-        chosen = names[self._lot(pattern, subject) % len(names)]
-        return Placement(chosen, Placed(pattern, PlacementReason.BY_LOT, chosen, rejected=tuple(excluded)))
+        chosen = names[self._lot(pattern, known.get("subject", "")) % len(names)]
+        rejected = tuple(known.get("excluded", ()))
+        return Placement(chosen, Placed(pattern, PlacementReason.BY_LOT, chosen, rejected=rejected))
 
     def _lot(self, *drawn_for: str) -> int:
         text = "\x00".join((str(self._seed), *drawn_for))
