@@ -1,7 +1,7 @@
 """From tables to an insight: what `rates` and `correlation` have found, as heads take it.
 
-Reads the Parquet of those two jobs with pyarrow, so that no Spark has to run to publish what Spark has learned. What
-always holds:
+Reads the Parquet of those two jobs with pyarrow, so that no Spark has to run to publish what Spark has learned.
+Invariants:
 
 - an insight is dated by its tables: it was made when the newest of them was written, and a table that is older than the
   insight may become is left out, as is a forecast whose last window is over;

@@ -1,9 +1,8 @@
 """A broker process from start to end, the same for heads and edges.
 
-Start: HTTP first (so that /healthz answers while RabbitMQ is awaited), then RabbitMQ's version and plugins,
-then the control channel (nobody of the same name may run), then the data plane; the agent begins when all
-that stands. End: take no more requests, finish those in progress within bounds, say goodbye, close. What
-differs is in `Parts`.
+Start: HTTP first (so that /healthz answers while RabbitMQ is awaited), then RabbitMQ's version and plugins, then the
+control channel (no other process of the same name may run), then the data plane; the agent begins when all that stands.
+End: take no more requests, finish those in progress within bounds, say goodbye, close. What differs is in `Parts`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ What brokers would say of a simulated run is made by the very code that says it 
 agents; of a live run it is read from the stream of its head. What clients saw is made from the run's own books in both
 cases, because those hold every publication and every delivery. Knows nothing of how a run is judged or drawn.
 
-What always holds: records are in the order of their times; a simulated run is dated as if it had ended just now, so
-that nothing is in the future; periods grow with the length of the run, so that the file stays small.
+Invariant: records are in the order of their times; a simulated run is dated as if it had ended just now, so that
+nothing is in the future; periods grow with the length of the run, so that the file stays small.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The clock of one process: off by an amount, and a little fast or slow.
 
-What always holds: a clock never goes back (machines are given monotonic time), so one that is set back stands still
-until the true time has caught up with it.
+Invariant: a clock never goes back (machines are given monotonic time), so one that is set back stands still until the
+true time has caught up with it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A session counts when a head offers its source candidates, a migration as ordered when a client is told to move, and as
 a move when it reports that it has. Repetitions of the same message count once. A placement is advised if an insight had
-a bearing on it. What always holds: the totals have all of `NAMES`, zero or not.
+a bearing on it. Invariant: the totals have all of `NAMES`, zero or not.
 """
 
 from __future__ import annotations

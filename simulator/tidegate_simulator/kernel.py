@@ -1,6 +1,6 @@
 """Virtual time: a clock, a heap of what is to happen, and randomness by name.
 
-What always holds:
+Invariants:
 
 - time never goes back; what is due at one moment happens in the order in which it was asked for;
 - nothing here reads the machine's clock or its randomness, and nothing depends on the order of a set or on `hash()`;

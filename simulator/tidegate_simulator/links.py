@@ -2,7 +2,7 @@
 
     link queue → the head's uplink (shared by its links, FIFO) → delay → the target's own stages → target
 
-What always holds:
+Invariants:
 
 - messages of a link arrive in the order in which they were sent;
 - a message is unconfirmed until it was taken over by the target and the confirm has come back; one that was

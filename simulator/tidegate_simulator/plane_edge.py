@@ -3,7 +3,7 @@
     link → downlink (FIFO) → matching → deliver exchange → output queues → uplink (FIFO) → delay → subscriber
                                                                  ↑  acknowledgements, after the same delay
 
-What always holds:
+Invariants:
 
 - one uplink per edge carries what all its queues have to send, in the order in which messages became sendable. A
   message becomes sendable when its queue has a consumer whose prefetch leaves room;

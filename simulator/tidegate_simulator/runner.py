@@ -1,8 +1,8 @@
 """Runs schedules of the swarm, one or many, and says what became of each.
 
-What always holds: a result depends on the seed alone, not on how many processes share the work or in which order
-they finish; results come in the order of the seeds, one by one; whatever a run raises is a failure of its seed, with
-the traceback, and ends no other run. A run that never comes to rest is told as that: nothing of ours has raised.
+Invariant: a result depends on the seed alone, not on how many processes share the work or in which order they finish;
+results come in the order of the seeds, one by one; whatever a run raises is a failure of its seed, with the traceback,
+and ends no other run. A run that never comes to rest is told as that: nothing of ours has raised.
 """
 
 from __future__ import annotations

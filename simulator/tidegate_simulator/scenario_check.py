@@ -1,10 +1,10 @@
 """What is impossible about a scenario, found before anything runs.
 
 `problems` lists everything it finds rather than the first thing, in the order of the scenario, so that a file is put
-right in one go. `check` raises with the same list. What always holds of a scenario that passes: every number is finite
-and within a range that has a name here, and a run of it ends. The ranges are generous: they refuse slips of the pen and
-what no run could show, not what is merely odd. Knows nothing of how a run is carried out, but for how many steps it
-may have.
+right in one go. `check` raises with the same list. Invariant of a scenario that passes: every number is finite and
+within a range that has a name here, and a run of it ends. The ranges are generous: they refuse slips of the pen and
+what no run could show, not what is merely odd. Knows nothing of how a run is carried out, but for how many steps it may
+have.
 """
 
 from __future__ import annotations

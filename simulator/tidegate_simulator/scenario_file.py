@@ -1,9 +1,9 @@
 """Scenarios as JSON: read from a file, written back, with errors that name the field and what would be right.
 
-The form follows the dataclasses of `scenario` field by field, so that it needs no description of its own: an object
-per dataclass, a list per tuple, the value of an enumeration as text. What always holds: `read(write(scenario))` is
-the same scenario; a field nobody knows, a value of the wrong type and a scenario that `scenario_check` finds
-impossible are all refused before anything runs, never guessed around.
+The form follows the dataclasses of `scenario` field by field, so that it needs no description of its own: an object per
+dataclass, a list per tuple, the value of an enumeration as text. Invariant: `read(write(scenario))` is the same
+scenario; a field nobody knows, a value of the wrong type and a scenario that `scenario_check` finds impossible are all
+refused before anything runs, never guessed around.
 """
 
 from __future__ import annotations

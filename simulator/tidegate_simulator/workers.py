@@ -2,7 +2,7 @@
 
 A pool's own processes wait for work for ever if their parent is killed, so each of them watches whether its parent is
 still there. Ctrl-C reaches all of them; only the parent heeds it, and tells them when nobody waits for their work any
-more. What always holds: results come in the order given, and only so much work is handed out as keeps everybody busy,
+more. Invariant: results come in the order given, and only so much work is handed out as keeps every process busy,
 however much is given. Knows nothing of what is run.
 """
 

@@ -1,9 +1,9 @@
 """A run: the scenario built and set in motion.
 
 Puts together the kernel, the control network, the brokers with their data planes, and the clients, lets them go, and
-counts. Everything that decides anything is in the agents and client machines, which are those of production. What
-always holds: the scenario and its seed decide every step, so that two runs have the same `trace_hash`, whatever the
-hash seed of the interpreter; observers are told in the order in which things happen and change nothing.
+counts. Everything that decides anything is in the agents and client machines, which are those of production. Invariant:
+the scenario and its seed decide every step, so that two runs have the same `trace_hash`, whatever the hash seed of the
+interpreter; observers are told in the order in which things happen and change nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Marker keys bound to output queues of an edge, for as long as migrations may need them.
 
 A marker key is bound to the old queue of a migration and to the new one, so that what the head sends under it comes
-through both, behind everything that was sent before. Invariant: whoever asked for a binding is answered once
-RabbitMQ has it, or refused; every binding is taken back some time later, whatever became of its migration; their
+through both, behind everything that was sent before. Invariant: a head that asked for a binding is answered once
+RabbitMQ has it, or is refused; every binding is taken back some time later, whatever became of its migration; their
 number is bounded.
 
 A queue counts as *migrating* from the moment its marker is asked for until the queue is gone, a session ended here, or

@@ -12,10 +12,10 @@ Invariants:
 - after a session that came to nothing the next attempt waits, each time twice as long; a success, or an overload that
   went away, starts over;
 - what is moved is chosen on the figures of the moment at which the candidates' loads came in, not on older ones;
-- if the cluster has no room, the same session asks for candidates of other clusters, once; then, as a last resort,
-  for those of the cluster that are busy but not overloaded, who are asked along if it is urgent and there are no other
-  clusters; where these don't suffice and it is urgent, also for those that take part in another session just now, or
-  did a moment ago.
+- if the cluster has no room, the same session asks for candidates of other clusters, once; then, as a last resort, for
+  edges of the cluster that are HIGH but not overloaded (at once with the first question, if it is urgent and there are
+  no other clusters). Where these don't suffice and it is urgent, the session also asks for edges that take part in
+  another session just now, or did a moment ago.
 
 Which load is too much, and who goes where, is the policy's decision; who is moved when, the head's.
 """

@@ -2,10 +2,10 @@
 
 An insight comes from outside and may be wrong, stale or forged. Invariants:
 
-- one is in force at most: the newest by its `made_at_us`, until it expires or is withdrawn. It is dated by its age, so
-  that no two clocks are compared; the order counts only while it is in force, so that one whose clock was ahead keeps
-  others out no longer than it is valid itself. Nothing survives a restart of the head;
-- without one, everything is as if there were no such thing;
+- at most one insight is in force: the newest by its `made_at_us`, until it expires or is withdrawn. It is dated by its
+  age, so that no two clocks are compared. The order counts only while it is in force, so that an insight whose maker's
+  clock was ahead keeps others out no longer than it is valid itself. No insight survives a restart of the head;
+- without an insight, everything is as if there were no such thing;
 - *correlated topics* only choose among edges (`placement` rule 2): never an edge that would not stay LOW where another
   would, never away from subscribers of the same pattern, and nobody is moved for them;
 - *capacities* count only for edges whose uplink nobody configured, and then no more than `UPLINK_SPREAD_MAX` times, and

@@ -3,8 +3,8 @@
 Invariants:
 
 - nothing is changed by being asked; only pausing and draining (`drains`) change anything;
-- a question is passed to the edges it concerns and answered when all of them have answered, or after `EDGE_WAIT_S`;
-  an edge that is not there is named as missing from the answer, and holds nobody up;
+- a question is passed to the edges it concerns and answered when all of them have answered, or after `EDGE_WAIT_S`; an
+  edge that is not there is named as missing from the answer, and delays it no further;
 - a pause has a version, the higher one holds. Edges learn it from the answer to their hello, and a head that restarts
   from the hello of its edges: it is lost only if all of them restart at once;
 - while balancing is paused no session begins here, neither between edges nor of publishers, and none of another cluster

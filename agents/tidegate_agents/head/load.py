@@ -3,7 +3,7 @@
 Every sample of a head is smoothed and judged by the thresholds of seed 000 §IV.B: a head has no queues of subscribers,
 only links. In OVERLOAD its publishers are considered for a move to a neighbour (`publishers/leaving`). Invariants:
 
-- the state is that of the last sample; before the first one nothing is known and nobody is told anything;
+- the state is that of the last sample; before the first sample nothing is known and no neighbour is told anything;
 - the reports of the cluster's edges (local PIE) expire by themselves, and so do those of neighbouring clusters;
 - a report about this cluster goes to the neighbours by the rules for local ones, once per global period: the mean of
   each metric over the edges that can take load (seed 002 §3.3.1.2). It says LOW only if there is such an edge and

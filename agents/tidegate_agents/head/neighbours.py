@@ -12,7 +12,7 @@ To each neighbour goes, as numbered changes, the covering set of what is needed 
   last one. A part with fewer than `ROUTES_PER_UPDATE_MAX` additions is the last; if the set ends with a full
   part, an empty one follows;
 - a neighbour that refuses a set for its size is told nothing but signs of life until what we offer has become smaller
-  than that, or until it starts anew; then it gets the whole set. Meanwhile nobody waits for it;
+  than that, or until it starts anew; then it gets the whole set. Meanwhile no subscription waits for it;
 - we accept an update when its routes are bound here and confirmed by the heads behind us, or when the time it
   granted is over; heads that had not confirmed are named.
 """

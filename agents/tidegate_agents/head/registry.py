@@ -6,7 +6,7 @@ Invariants:
   well;
 - every operation costs a constant number of steps, however many subscriptions an edge holds; the digest too
   is kept up to date rather than computed;
-- who has one pattern in more than one place is known (`doubled`);
+- the clients that have one pattern in more than one place are known (`doubled`);
 - a number is not given to a subscriber again soon: what is still under way about an old queue must not hit a new one;
 - a publisher that has not been heard of for long enough is forgotten by `expire_publishers`, oldest first.
 

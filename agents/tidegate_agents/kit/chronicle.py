@@ -1,9 +1,9 @@
 """What an agent remembers of its decisions, with the moment of each, so that it can be asked why.
 
-Invariant: everything is bounded. The latest decisions are kept whatever they are about; those of a session
-longer, so that thousands of placements do not push out why somebody was moved. Of the sessions the latest are kept,
-and of one session a bounded number of decisions: its first ones, which say why, and its last ones, which say what came
-of it. Decides nothing.
+Invariant: everything is bounded. The latest decisions are kept whatever they are about; decisions of a session are kept
+longer, so that thousands of placements do not push out why a client was moved. Of the sessions the latest are kept, and
+of one session a bounded number of decisions: its first ones, which say why, and its last ones, which say what came of
+it. Decides nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tables that lead what comes in to the part of an agent it concerns.
 
-A part says once, when the agent is made, what it takes: kinds of messages, answers to its requests, its timers,
-routes that it waits for, other events. Invariant: a name, or a kind of message, has one taker, and a second one is a
-bug; any other event is led to all who take it, in the order in which they said so. What nobody takes is told to the
+A part says once, when the agent is made, what it takes: kinds of messages, answers to its requests, its timers, routes
+that it waits for, other events. Invariant: a name, or a kind of message, has one taker, and a second one is a bug; any
+other event is led to all who take it, in the order in which they said so. An event without a taker is told to the
 caller, so that it can be counted and refused. Holds no state of its own.
 
 Requests, timers and waits are named `<part> <subject>`; the part gets the subject.

@@ -1,8 +1,8 @@
 """One AMQP connection that is kept open: opened, watched, and opened again with a growing, bounded delay.
 
-A `ConnectionKeeper` hands every fresh connection to its `setup` and tells `on_lost` when it is gone.
-Keepers are independent of one another, so a dead neighbour delays nobody. It knows nothing of what runs
-over the connection.
+A `ConnectionKeeper` hands every fresh connection to its `setup` and tells `on_lost` when it is gone. Keepers are
+independent of one another, so a dead neighbour delays no other connection. A keeper knows nothing of what runs over its
+connection.
 """
 
 from __future__ import annotations

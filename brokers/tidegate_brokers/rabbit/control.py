@@ -9,8 +9,8 @@ Invariants:
 - a message that can't be read is counted by reason, answered if its sender waits for an answer, and dropped;
 - answers go only to direct reply-to addresses, so that no sender can make this process write into a queue of the data
   plane. Clients answer by a key of the control exchange, and only requests they were sent;
-- everybody speaks for himself only, as far as `admission` can tell by accounts, and everything sent from here names the
-  account it is sent by;
+- every sender speaks for itself only, as far as `admission` can tell by accounts, and every message sent from here
+  names the account it is sent by;
 - what came by a detour (dead-lettered, copied) is counted and dropped without an answer;
 - messages are handed on in the order in which they came.
 """

@@ -1,10 +1,10 @@
 """Deliveries cut down to what a broker needs of them before aiormq reads them.
 
 A broker uses four properties, `correlation_id`, `reply_to`, `type` and `user_id` (which RabbitMQ has compared with the
-sender's account), and of the headers the offset that a stream gives to a record, and the fact that some are there which
-tell of a detour (`access.admission`). The rest is dropped here, because
-anybody who may write to the control exchange can send properties that pamqp refuses (`tidegate_protocol.amqp.
-rewriting`): so a bad message is judged by its body, counted and dropped like any other.
+sender's account), and of the headers the offset that a stream gives to a record, and whether any of them tells of a
+detour (`access.admission`). The rest is dropped here, because every client that may write to the control exchange can
+send properties that pamqp refuses (`tidegate_protocol.amqp.rewriting`): so a bad message is judged by its body,
+counted and dropped like any other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is looked at before a process begins: is this a RabbitMQ we can work with?
 
-Waits, within bounds, for one that can't be reached yet; everything else (wrong password, too old, a plugin
-missing) is an error at once, because waiting does not cure it.
+The check waits, within bounds, for a RabbitMQ that can't be reached yet. Every other problem (wrong password, too old,
+a plugin missing) is an error at once, because waiting does not cure it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The sample of a head: what comes in, what its links are asked to carry, and which publisher sends how much.
 
-RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. What
-always holds:
+RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. Invariants:
 
 - a report stands for its publisher until the next one, or until it is too old: a publisher that stops is at 0 soon.
   It is news once: a sample says for whom an older one stands;

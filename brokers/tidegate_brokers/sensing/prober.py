@@ -1,8 +1,8 @@
 """Probes between broker processes, and what else on the control plane is for the eyes and not for the agent.
 
 A `Switchboard` stands between the control channels and the agent's runtime: probes are answered here at once, answers
-to ours and the reports of clients go to the sensor and to telemetry, everything else goes on to the agent
-unchanged. At most one probe per target is under way; one that is not answered is forgotten with the next.
+to our own probes and the reports of clients go to the sensor and to telemetry, and every other message goes on to the
+agent unchanged. At most one probe per target is under way; a probe that is not answered is forgotten with the next one.
 """
 
 from __future__ import annotations

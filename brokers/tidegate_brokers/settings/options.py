@@ -1,9 +1,9 @@
 """The options of a head and of an edge process: the one place where each is described, with unit, default
 and range.
 
-Both are frozen. Nothing here opens a file or reads the environment by itself: `settings.py` does that, and
-renders `docs/configuration.md` from these very fields. Derived addresses (management, link, client) are
-properties, so that an operator gives each address once.
+Both are frozen. Nothing here opens a file or reads the environment by itself: `reading.py` does that, and renders
+`docs/configuration.md` from these very fields. Derived addresses (management, link, client) are properties, so that an
+operator gives each address once.
 """
 
 from __future__ import annotations

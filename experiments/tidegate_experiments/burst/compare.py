@@ -1,7 +1,7 @@
 """Policies side by side: every contestant on every workload at every burst factor, and what they came to.
 
-What always holds: all contestants of one workload and factor get the very same traffic; the outcome does not depend on
-how many processes share the work; rows come in the order of workload, factor and contestant.
+Invariant: all contestants of one workload and factor get the very same traffic; the outcome does not depend on how many
+processes share the work; rows come in the order of workload, factor and contestant.
 
 The claim that is checked (`claims_broken`): where some policy keeps every deadline, the deadline-aware one does, too,
 and it never starts a session that was not necessary.

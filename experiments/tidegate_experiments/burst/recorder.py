@@ -1,7 +1,7 @@
 """What an experiment remembers of a run: every delivery judged, a row per broker and second, every decision.
 
 An observer only: of a simulated run, step by step, or of a live one, told afterwards from what its clients and brokers
-wrote down (`begin`, `published`, `delivered`, `moved_one`, `end`). What always holds:
+wrote down (`begin`, `published`, `delivered`, `moved_one`, `end`). Invariants:
 
 - a delivery is judged when it comes (`tidegate_simulator.judging`), against what was published. Nothing relies on
   what a client machine says of itself;

@@ -5,8 +5,8 @@ Publishers send from the start; the subscribers of one topic after another regis
 30 s seven topics double their rate. The numbers are those of seed 000 Tables V and VI; a random workload draws new
 ones from the same ranges. Knows nothing of how it is run or judged.
 
-What always holds: the same options give the same scenario; nobody publishes at quite the same moment as another, so
-that no queue is seen to grow and shrink with the beat of forty publishers.
+Invariant: the same options give the same scenario; no two publishers publish at quite the same moment, so that no queue
+is seen to grow and shrink with the beat of forty publishers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The control connection of a worker process to the head: requests and their answers, orders and ours.
 
 One line serves all clients of a process: each is bound with the key of its name, answers come by direct reply-to.
-What always holds: an answer goes to whoever asked last under its key; what can't be read is counted and dropped; a lost
-line is opened again, and whoever waits for an answer notices the silence itself.
+Invariant: an answer goes to the client that asked last under its key; a message that can't be read is counted and
+dropped; a lost line is opened again, and a client that waits for an answer notices the silence itself.
 """
 
 from __future__ import annotations

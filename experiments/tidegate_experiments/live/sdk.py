@@ -1,7 +1,7 @@
 """Clients of a live run that are the SDK's own: what an application would use, with nothing taken away.
 
-They cost several times what lean clients do, so that only some take part, or all of them at a lower scale. What always
-holds: they publish and subscribe what and when the lean clients they stand for would have.
+They cost several times what lean clients do, so that only some take part, or all of them at a lower scale. Invariant:
+they publish and subscribe what and when the lean clients they stand for would have.
 """
 
 from __future__ import annotations

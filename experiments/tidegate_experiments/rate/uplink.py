@@ -6,7 +6,7 @@ to what waits of each flow. With a(t) offered by one flow, A by all, C the capac
     b' = a − C·b/B        B' = A − C
 
 Between two changes of the input this has a closed solution, b(t) = (a/A)·B(t) + h·(B(t)/B(0))^(C/(C−A)), so that
-nothing depends on how finely time is divided. What always holds:
+nothing depends on how finely time is divided. Invariants:
 
 - bytes are neither made nor lost: what arrived has been drained or waits, except for a queue that was removed;
 - whatever arrives now waits B/C, whichever flow it belongs to: that is what FIFO means;

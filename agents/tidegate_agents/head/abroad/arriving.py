@@ -3,9 +3,10 @@
 A neighbour that was told which of our edges have room (`room`) asks to make a place for one subscription after the
 other. Invariants:
 
-- a place is confirmed only when it is made and its routes, and those of its markers, are live at every head: one that
-  has not confirmed would leave a gap in what the client gets;
-- every request may be repeated and gets the same answer; one that comes after the end of its migration is refused;
+- a place is confirmed only when it is made and its routes, and the routes of its markers, are live at every head: a
+  head that has not confirmed would leave a gap in what the client gets;
+- every request may be repeated and gets the same answer; a request that comes after the end of its migration is
+  refused;
 - the old head gets its acknowledgement when a place that nobody came to is gone, not before: should we be restarted
   meanwhile, and have forgotten, it tells us again;
 - a client that leaves before its old head has heard that it moved is kept waiting while we tell it: otherwise

@@ -1,7 +1,7 @@
 """Asking other clusters for room: which edges of the neighbouring heads could take load from a session here.
 
-Invariant: only neighbours are asked whose cluster is not known to be without room; every question is answered
-once, by the candidates of those who answered in time; why the others offered none is recorded.
+Invariant: a neighbour whose cluster is known to have no room is not asked. Every question is answered once, with the
+candidates of all neighbours that answered in time; why each other neighbour offered none is recorded.
 """
 
 from __future__ import annotations

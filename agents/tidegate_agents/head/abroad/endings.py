@@ -1,13 +1,13 @@
 """How migrations into this cluster ended, and the places of clients that may never have come.
 
-The old head of a client says whether it has come. If nobody says so, the place is kept, because its client may be using
-it; if not it expires by itself. Invariants:
+The old head of a client says whether the client has come. If it does not say so, the place is kept, because the client
+may be using it; a place that no client uses expires by itself. Invariants:
 
 - a place that is kept is removed only if the client, asked through its old head, says that it is elsewhere, or if the
-  old head says after all that the client has stayed. Nobody moves a client away from such a place;
-- a place that nobody came to is remembered until it is gone, so that the old head can be told;
-- of a place that two heads have for one client, each made before both were restarted, nobody knows any more that its
-  client was expected: it is treated as one that was kept.
+  old head says after all that the client has stayed. No client is moved away from such a place;
+- a place that its client never came to is remembered until it is gone, so that the old head can be told;
+- two heads that were both restarted may each have a place for one client, and neither remembers that it expected the
+  client: such a place is treated as one that was kept.
 """
 
 from __future__ import annotations

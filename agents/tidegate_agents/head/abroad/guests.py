@@ -1,20 +1,22 @@
 """Clients that were moved into this cluster from another one, and the head they came from.
 
-A client that starts anew asks the head it was configured with, and that one knows where it went (`ledger`) until it
-starts anew itself. Then those who have the client tell it: where a subscription came from is written with its queue
-(`Subscription.origin`), so it is known here even after all processes were restarted. Invariants:
+A client that starts anew asks the head it was configured with. That head knows where the client went (`ledger`) until
+it starts anew itself; then the heads that have its clients tell it. Where a subscription came from is written with its
+queue (`Subscription.origin`), so it is known here even after all processes were restarted. Invariants:
 
 - a neighbour that begins anew is told all clients of its own that are here, or went on from here; also if there are
   none. Each list is repeated until it is acknowledged, at most `ATTEMPTS_MAX` times, or the neighbour begins anew once
   more. As long as we have just started ourselves, and edges have still to tell us what they hold, it is told that there
-  may be more, and then the rest. A head without `publisher_url` names none of those it has: nobody would find it;
-- if it began anew while a client was on its way here, it is told again once the client has come: it has forgotten whom
-  it had sent;
+  may be more, and then the rest. A head without `publisher_url` names none of the clients it has: they would not find
+  it;
+- a neighbour that began anew while a client was on its way here is told again once the client has come: it has
+  forgotten which clients it had sent;
 - a head that has just started gives no new place to a client as long as a neighbour that is there has not told it all:
   the client may be over there;
-- whom we have in our own cluster is here, whatever a neighbour says. A place that is being removed does not count. The
-  neighbour is told so: the client may never have come to it. Once it has noted that, it is told again only if our place
-  is another one or if it begins anew: two heads that each have a place made for the other would never be silent.
+- a client that has a place in our own cluster is here, whatever a neighbour says. A place that is being removed does
+  not count. The neighbour is told so: the client may never have come to it. Once it has noted that, it is told again
+  only if our place is another one or if it begins anew: two heads that each have a place made for the other would never
+  be silent.
 """
 
 from __future__ import annotations

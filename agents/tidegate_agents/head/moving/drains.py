@@ -4,11 +4,11 @@ Invariants:
 
 - an edge that is to be drained takes nothing new from the moment it is asked for, whatever its own hello still says;
   it is told until its hello says so too, and so a head that restarts goes on with it;
-- subscriptions leave one after another, those of one pattern together, each to where a new one would be placed: at
-  most `LEAVING_PER_PERIOD` begin in a period, evenly spread over it, because each costs RabbitMQ and its client a burst
-  of work, and those who are not moving would wait behind many at once;
-- what can't be moved now (nobody can take it, its client is not there) stays where it is, works, and is tried again
-  later, after all the others that can leave; the operator sees how many are left;
+- subscriptions leave one after another, those of one pattern together, each to the edge where a new one would be
+  placed. At most `LEAVING_PER_PERIOD` begin to leave in a period, evenly spread over it: each move costs RabbitMQ and
+  its client a burst of work, and clients that do not move would wait behind many moves at once;
+- a subscription that can't be moved now (no edge can take it, or its client is not there) stays where it is, works, and
+  is tried again later, after all others that can leave; the operator sees how many are left;
 - an edge that is used again takes new subscriptions; nothing is moved back.
 """
 

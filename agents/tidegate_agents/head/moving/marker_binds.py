@@ -1,7 +1,7 @@
 """Having the markers of a migration reach a queue that exists: an edge is asked until it says that the key is bound.
 
-Invariant: every binding asked for is answered once, with success or with what went wrong, or stopped by whoever
-asked. Binding the same key again does no harm, so a request may be repeated.
+Invariant: every binding asked for is answered once, with success or with what went wrong, or is stopped by the part
+that asked. Binding the same key again does no harm, so a request may be repeated.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ For a migration to another cluster every head publishes a marker of its own, bec
 be told to be complete by the marker of another. A request goes from neighbour to neighbour, away from where it came
 from; a head answers when its own marker is published and all heads behind it have answered. Invariants:
 
-- an answer names every head behind its sender, and none is left out: if one does not answer, nobody before it does;
+- an answer names every head behind its sender, and none is left out: if one head does not answer, no head before it on
+  the way answers;
 - a request that is repeated while it is under way joins it, so that repetitions don't multiply from head to head;
   repeated later it publishes the markers again, which does no harm;
 - the same flood with an id that no queue is bound for finds out which heads there are.

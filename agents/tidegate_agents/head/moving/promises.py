@@ -1,10 +1,10 @@
 """Load promised to brokers by migrations that run, or have ended so recently that no sample can show it yet.
 
-Invariant: a promise counts from the moment a move is decided until it is dropped (the move came to nothing)
-or until some time after it was kept. Nothing is subtracted for what of it may be visible already, so that a target
-looks fuller than it is rather than emptier; only where it is known how loaded the target was before (`stood`), a
-promise that was kept counts on top of that, not on top of what shows of itself. Knows no migration; a promise has a
-key. Time is an argument.
+Invariant: a promise counts from the moment a move is decided until it is dropped (the move came to nothing) or until
+some time after it was kept. Nothing is subtracted for the part of it that samples may show already, so that a target
+looks fuller than it is rather than emptier. Only where it is known how loaded the target was before (`stood`), a
+promise that was kept counts on top of that load, and not on top of a sample that shows it. Knows no migration; a
+promise has a key. Time is an argument.
 """
 
 from __future__ import annotations

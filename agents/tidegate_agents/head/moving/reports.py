@@ -4,8 +4,8 @@ A report about a migration that is under way is followed there, one about a coll
 restarted in the middle of a migration has lost it; its client has not, and is believed as far as that does no harm.
 Invariants:
 
-- a report is answered whatever we know about it, unless its client is to say so again: we can't judge it yet, or would
-  forget it in a crash;
+- a report is answered whatever we know about it, unless its client has to repeat it because we can't judge it yet, or
+  would forget it in a crash;
 - a place is given to the client only if we know it to be the client's, and removed only if nobody was told to use it;
 - while another migration of the same client is under way, only its coming to where that one takes it from is believed.
 """

@@ -8,7 +8,7 @@ Invariants:
 
 - a broker is in one session at a time, as source or as target; candidates count as long as they may become targets;
 - what a candidate was promised by other migrations is part of the load that the source sees;
-- a client that rests is not moved, whatever a plan says; nor is one about which anything else is under way;
+- a client that rests is not moved, whatever a plan says; nor is a client with which anything else is under way;
 - every request may be repeated and gets the same answer, also after the end;
 - every phase has a time-out, so that every session ends; then all its brokers are told, and rest for a while.
 

@@ -9,8 +9,8 @@ decides how it ended, removes the old queue. Whatever depends on *where* the sub
    (a client that crashed starts over): then they are sent again. Trouble is told with `progress.failed`; success
    needs no telling, the client sees the markers;
 3. `end(move, moved)`: called exactly once per `prepare`, in whatever state the preparation is. With `moved` the new
-   place is the client's own now; else nobody uses it and it is to be removed, whether it was ready or not. The steps
-   keep on telling whom they have to tell by themselves; the migration does not wait for it.
+   place is the client's own now; else no client uses it and it is to be removed, whether it was ready or not. If
+   another head has to be told, the steps go on telling it by themselves; the migration does not wait for that.
 
 Invariant: calls about one move come in that order; after `end` nothing about that move may be reported;
 answers may be given inside the call itself. The old place is no business of the steps, except that a remote one

@@ -9,8 +9,8 @@ have confirmed their routes or the time for that is over. Invariants:
   It keeps them even while its edge's process is not there, because the edge's RabbitMQ goes on without it. Only if
   the edge has been silent for long and the client can't reach it either, it gets another place; the old one is
   *abandoned*, and what waits there is fetched when the edge is back;
-- of several places without a grant the oldest wins: everything that its client lacks is there. Whether the others are
-  of any use is found out elsewhere; nothing is removed here but what this allocation made in vain;
+- of several places without a grant the oldest wins: everything that its client lacks is there. Whether the other places
+  are of any use is found out by `doubts`; nothing is removed here but what this allocation made in vain;
 - during a migration the client is told its old place, and about the migration once more;
 - an edge that does not answer, or refuses, is passed over for the next best one, at most `EDGES_TRIED_MAX` in
   all. The next one gets another number: the first may have made its queue after all.

@@ -7,13 +7,14 @@ of a client that went elsewhere because its edge was away, once that edge is bac
 
 Invariants:
 
-- nothing is removed here before its client has said that it has taken what was in it. Who never answers keeps all
-  places; RabbitMQ expires the queues that nobody takes from;
+- nothing is removed here before its client has said that it has taken what was in it. A client that never answers keeps
+  all its places; RabbitMQ expires the queues that no client takes from;
 - a marker that got lost is followed by another one: a later one says the same;
-- a client is asked less and less often; an abandoned place is ordered to be collected until its client has failed at
-  it `ORDERS_MAX` times. A client that is away, or busy with another collection, has not failed; nor has one that began:
-  what is left gets less each time. Who asks for its place has begun anew, and may try as often again;
-- what a migration, an allocation or a removal explains is left alone.
+- a client is asked less and less often; an abandoned place is ordered to be collected until its client has failed at it
+  `ORDERS_MAX` times. A client that is away, or busy with another collection, has not failed; nor has a client that
+  began to collect: what is left gets less each time. A client that asks for its place has begun anew, and may try as
+  often again;
+- a place that a migration, an allocation or a removal explains is left alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a subscription that needs a place goes: which edges can take it, and which of them the policy chooses.
 
 Invariant: an edge whose RabbitMQ has raised an alarm is passed over as long as another one can take the subscription.
-The reason is named for every edge that is passed over. Whoever asks makes the place; nothing is kept here.
+The reason is named for every edge that is passed over. The part that asks makes the place; nothing is kept here.
 """
 
 from __future__ import annotations

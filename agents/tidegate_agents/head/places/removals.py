@@ -1,8 +1,8 @@
 """Ending subscriptions: asking an edge to delete an output queue until it says that it is gone.
 
-A subscription stays in the registry, and its route bound, until its edge has confirmed. If the edge can't be
-reached the one who asked is told to ask again, and nothing has changed. What is gone already counts as
-removed, so a repeated request gets the same answer.
+A subscription stays in the registry, and its route bound, until its edge has confirmed. If the edge can't be reached,
+the client that asked is told to ask again, and nothing has changed. A queue that is gone already counts as removed, so
+a repeated request gets the same answer.
 
 A *discarded* place (`ledger`) is removed again and again until it is gone, also after its edge was away: what a client
 left when it moved, or what was made for it in vain.

@@ -4,7 +4,7 @@ Publishers are tried in the order of seed 000 §IV.C.2 (`bundles.offloading_orde
 have the most room first. Invariants:
 
 - a publisher moves with all of its topics, so the effect is that of all of them together;
-- nobody is chosen whose move would not lower the overloaded metric, would raise another overloaded one, or would
+- no publisher is chosen whose move would not lower the overloaded metric, would raise another overloaded one, or would
   take the neighbour out of LOW; the reason is kept;
 - it stops as soon as the head is predicted to be out of OVERLOAD.
 """

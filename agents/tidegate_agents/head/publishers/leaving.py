@@ -11,12 +11,12 @@
 Invariants:
 
 - one publisher session at a time, never while this head awaits publishers itself;
-- nobody is told to go on at the new head before the fence was seen there and it has confirmed all that was
+- no publisher is told to go on at the new head before that head has seen the fence and has confirmed all that was
   subscribed behind us when the fence was sent; and once a publisher has been told how to go on, it is never told
   otherwise in the same move;
 - whatever fails or takes too long ends with the publisher going on here: told so, or by its own time-out;
-- a report is always acknowledged, also one about a move that we know nothing of (any more): whoever is paused then
-  is told to go on here;
+- a report is always acknowledged, also a report about a move that we know nothing of (any more): a publisher that is
+  paused then is told to go on here;
 - a publisher that was moved, or could not be, rests for the cool-down; after a session nothing is started before
   what has moved shows in the load, or `stabilizing_max_s` is over; a session that came to nothing is not repeated
   before a time that doubles up to `retry_max_s`.

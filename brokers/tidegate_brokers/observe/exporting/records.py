@@ -1,8 +1,8 @@
 """What is counted of decisions, sessions, moves and predictions: from the same records that telemetry writes.
 
-The records are made whether or not they are written to a stream, so these counters do not depend on telemetry. What
-always holds: every label is a kind of decision, a member of one of their enums, from a fixed set below, or the name of
-a broker of this cluster; what is remembered in between is bounded.
+The records are made whether or not they are written to a stream, so these counters do not depend on telemetry.
+Invariant: every label is a kind of decision, a member of one of their enums, from a fixed set below, or the name of a
+broker of this cluster; what is remembered in between is bounded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records that wait to be written, bounded by number and by bytes.
 
-What does not fit pushes out the oldest: after a long silence the stream then goes on with what is new, behind a single
-gap, and what pushed out the rest is never older than it. Adding is a handful of operations and never waits.
+A record that does not fit pushes out the oldest ones: after a long silence the stream then goes on with the newest
+records, behind a single gap. Adding is a handful of operations and never waits.
 """
 
 from __future__ import annotations

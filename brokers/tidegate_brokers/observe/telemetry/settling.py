@@ -1,6 +1,7 @@
 """What came of a session in which a head gave publishers away: its agent does not tell, so it is measured here.
 
-The head's metrics some time after the session, against what its plan predicted. One at a time, as sessions are.
+The head's metrics some time after the session are compared with what its plan predicted. One session is followed at a
+time, as a head has one at a time.
 """
 
 from __future__ import annotations
