@@ -14,7 +14,7 @@ from tidegate_protocol.messages import Capacity
 from .load.threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
 
 SILENT_PERIODS_MAX: Final = 3
-"""Whoever has not been heard of for this many periods is not alive: state is soft."""
+"""A broker that has not been heard of for this many periods is not alive: state is soft."""
 
 EDGES_TRIED_MAX: Final = 3
 """How many edges one allocation asks before it is refused."""

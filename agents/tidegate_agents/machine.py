@@ -135,7 +135,7 @@ class HeadSampled:
     publishers: tuple[PublisherSample, ...] = ()
     neighbour_round_trip_s: Mapping[str, float] = field(default_factory=dict)
     unheard: frozenset[str] = frozenset()
-    """Publishers of whom nothing new was heard in that period: what stands for them is as in the sample before."""
+    """Publishers of which nothing new was heard in that period: their figures are those of the sample before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class FenceArrived:
 
 @dataclass(frozen=True, slots=True)
 class AlarmsSeen:
-    """The alarms of this broker's RabbitMQ have changed: these are raised now. Each blocks whoever publishes to it."""
+    """The alarms of this broker's RabbitMQ have changed: these are raised now. Each blocks what is published to it."""
 
     raised: tuple[str, ...]
 
@@ -359,7 +359,7 @@ class DisconnectPublisher:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decision, for the log and for whoever asks why."""
+    """A decision, for the log and for operators who ask why."""
 
     decision: Decision
 

@@ -154,7 +154,7 @@ class Runtime:
     # Stopping
 
     async def finish(self) -> None:
-        """Wait until everybody who asked has been answered and the data plane has nothing left to do."""
+        """Wait until every request has been answered and the data plane has nothing left to do."""
         assert self._worker is not None
         loop = asyncio.get_running_loop()
         while True:

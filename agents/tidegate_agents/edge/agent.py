@@ -186,7 +186,7 @@ class EdgeAgent:
 
     def _look_closer(self) -> None:
         """What this sample has not quite shown, the next one will: it need not be a whole period later. Once: what is
-        still open then is no burst, but noise. Not for those who act on a single sample, as the papers do.
+        still open then is no burst, but noise. Not where a single sample is acted on, as the papers do.
         """
         doubting = self.config.balancing.queue_samples_needed > 1
         self._closer = doubting and self.detector.undecided and not self._closer
@@ -212,7 +212,7 @@ class EdgeAgent:
             self._hellos.append((number, context.request(head, self._greeting(), HELLO_PART, str(number))))
             if len(self._hellos) > HELLOS_MAX:
                 context.drop_request(self._hellos.popleft()[1])
-        # Otherwise silent: without its RabbitMQ it gets nobody, and those who can't reach it are placed elsewhere.
+        # Otherwise silent: without its RabbitMQ it gets no client, and clients that can't reach it go elsewhere.
         context.set_timer(HELLO_PART, self._period_s)
 
     def _greeting(self) -> EdgeHello:

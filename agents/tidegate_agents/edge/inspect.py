@@ -1,4 +1,4 @@
-"""An edge's part of the answers to operators: its load, its queues, its decisions, and whom it would move now.
+"""An edge's part of the answers to operators: its load, its queues, its decisions, and which clients it would move now.
 
 Invariant: nothing is changed by being asked. A rehearsal goes the way of a session, with the same policy on the
 same figures, and stops where a session would send its plan.

@@ -37,7 +37,7 @@ class _Marker:
     migrating_until_s: float = 0.0
     binding: bool = False
     waiting: list[Waiting] = field(default_factory=list)
-    """Whom to answer, and what, when it is bound."""
+    """The answers to give, each with its address, when it is bound."""
 
 
 class EdgeMarkers:

@@ -183,7 +183,7 @@ class EdgeBalancing:
         view = self.view()
         trigger = self._policy.detect(view)
         if trigger is not None:
-            # The first sample of a change has seen a part of it only, here and on those who would help.
+            # The first sample of a change has seen a part of it only, here and on the edges that would help.
             if self._detector.steps != 1:
                 self._start(trigger)
             return

@@ -122,7 +122,7 @@ class Neighbours:
             self._context.do(EnsureLink(neighbour.name, LinkKind.HEAD, neighbour.link_url))
 
     def tick(self) -> None:
-        """Every period: ask whoever had no update for a while, and notice who has gone silent."""
+        """Every period: ask each neighbour that had no update for a while, and notice which have gone silent."""
         context = self._context
         for neighbour in self._neighbours.values():
             if context.now - neighbour.sent_s >= context.config.period_s:

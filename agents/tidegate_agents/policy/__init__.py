@@ -1,6 +1,6 @@
 """The policies by name. Each is one module here; the interface they share is `tidegate_agents.policy.interface`.
 
-A policy that does not exist is a mistake of whoever configured it, and is told so with the names that do.
+The name of a policy that does not exist is an error, which tells the names of those that do.
 """
 
 from __future__ import annotations

@@ -177,13 +177,13 @@ class Trigger:
     cause: Cause
     necessary: bool
     candidates: tuple[str, ...] = ()
-    """Whom to ask, first choice first. Empty: nobody in the cluster has room, other clusters are to be asked."""
+    """The brokers to ask, first choice first. Empty: none in the cluster has room, other clusters are to be asked."""
     patterns: tuple[str, ...] = ()
     """What might be given away, most willingly first."""
     rejected: tuple[Rejected, ...] = ()
     """Brokers that were not taken as candidates, and why."""
     fallbacks: tuple[str, ...] = ()
-    """Whom to ask as a last resort: brokers that are not LOW but not overloaded either. Empty: there is none."""
+    """The brokers to ask as a last resort: those that are not LOW but not overloaded either. Empty: there is none."""
     reach: Reach = Reach.HERE
     """How far help is being looked for by now."""
     urgent: bool = False

@@ -149,7 +149,7 @@ def _choose_among(
 ) -> _Choice:
     """The best edge, of those that are `free` if that is given; the load of patterns in `twice` counts twice.
 
-    What stands in for an unknown uplink is the same whoever is free, so that choices can be compared.
+    What stands in for an unknown uplink is the same whichever edges are free, so that choices can be compared.
     """
     among = candidates if free is None else free
     if not any(view.capacity.uplink_bytes_per_s is not None for view in candidates):

@@ -34,7 +34,7 @@ CONNECTIONS_MAX: Final = 256
 
 CHUNK_BYTES: Final = 64 << 10
 METRICS_TIME_SHARE: Final = 0.1
-"""A text of /metrics that took 5 ms to make is given to everybody who asks in the 50 ms after that."""
+"""A text of /metrics that took 5 ms to make is given to every reader that asks in the 50 ms after that."""
 
 
 class HttpServer:

@@ -84,7 +84,7 @@ class ControlChannel:
         inbox: ControlInbox | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """`admission`: what is taken from whom; everything from everybody if it is left out."""
+        """`admission`: which messages are taken from which sender; all of them if it is left out."""
         self.label = label
         self.keeper = ConnectionKeeper(
             label, url, self._setup, self._lost, lambda: metrics.reconnects.labels(label).inc()
@@ -262,7 +262,7 @@ class ControlChannel:
                 raise MalformedMessage("bad-reply-to", "answers go to direct reply-to addresses only")
         except MalformedMessage as error:
             self._count_malformed(error)
-            # Whoever sent by a detour is not spoken to: the address may be another's.
+            # A sender that took a detour is not answered: the address may be another's.
             if address is not None and detour(delivered.header.properties.headers) is None:
                 self.reply(address, Refusal(reason=RefusalReason.INVALID, message=str(error)))
         else:

@@ -3,7 +3,7 @@
 RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. Invariants:
 
 - a report stands for its publisher until the next one, or until it is too old: a publisher that stops is at 0 soon.
-  It is news once: a sample says for whom an older one stands;
+  It is news once: a sample names the publishers for which an older report stands;
 - a rate is never taken over less than a second: the last report before a goodbye may cover a few milliseconds, and a
   handful of messages in that time is no flood;
 - what a link is asked to carry is taken where messages are enqueued for it, so that it may be more than it carries;
@@ -82,7 +82,7 @@ class LatestReports:
         return tuple(streams[topic].sample for _, streams in sorted(self._streams.items()) for topic in sorted(streams))
 
     def take_unheard(self) -> frozenset[str]:
-        """Those who publish by a report that was there already when this was last asked."""
+        """The publishers whose last report was there already when this was last asked."""
         unheard = frozenset(self._streams.keys() - self._news)
         self._news.clear()
         return unheard

@@ -74,7 +74,7 @@ class Prober:
 
 
 class Switchboard:
-    """Where control channels post events; hands each to whom it is for."""
+    """Where control channels post events; hands each to the part that it is for."""
 
     def __init__(self, agent: Callable[[Event], None]) -> None:
         self._agent = agent

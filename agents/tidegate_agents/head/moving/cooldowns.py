@@ -36,7 +36,7 @@ class Cooldowns:
         return self._until_s.get(client, float("-inf")) > now
 
     def resting(self, now: float) -> list[Client]:
-        """Everybody who rests, in the order of names."""
+        """All clients that rest, in the order of names."""
         self.expire(now)
         return sorted(self._until_s)
 

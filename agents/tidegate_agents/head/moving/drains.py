@@ -146,8 +146,8 @@ class Drains:
         if room <= 0 or emptying.line:
             return
         ready = [subscription for subscription in record.subscriptions.values() if self._may_leave(name, subscription)]
-        # Those who failed last come last: clients that are away take up their places for as long as they are waited
-        # for, and must not keep those that are there from their turn.
+        # Subscriptions that failed last come last: clients that are away take up a place for as long as they are waited
+        # for, and must not keep others from their turn.
         pauses = emptying.not_before_s
         leaving = sorted(ready, key=lambda s: (pauses.get(key_of(s), 0.0), s.pattern, s.subscriber, s.number))[:room]
         if leaving:
@@ -163,7 +163,7 @@ class Drains:
         return not paused and not ledger.is_busy(place) and ledger.may_begin(Operation.MIGRATION, place)
 
     def _next(self, name: str) -> None:
-        """Let the first in the line go, if it still can, and the one behind it a little later."""
+        """Let the first subscription in the line leave, if it still can, and the next one a little later."""
         context, emptying = self._context, self._edges.get(name)
         record = context.registry.edges.get(name)
         if emptying is None or not emptying.line:
@@ -224,7 +224,7 @@ class Drains:
             self._pause(move.source, key_of(move.subscription))
 
     def _pause(self, edge: str, key: Key) -> None:
-        """Leave this one alone for a while, and forget the pauses of those who are gone."""
+        """Leave this subscription alone for a while, and forget the pauses of those that are gone."""
         context, emptying = self._context, self._of(edge)
         subscriptions = context.registry.edges[edge].subscriptions
         if len(emptying.not_before_s) > len(subscriptions):

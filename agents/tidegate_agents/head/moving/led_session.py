@@ -32,11 +32,11 @@ class LedSession:
     loads: dict[str, BrokerLoad] = field(default_factory=dict)
     rejected: dict[str, Rejected] = field(default_factory=dict)
     occupied: set[str] = field(default_factory=set)
-    """Whom the source asked for as a last resort, and who is busy; if it is patient, whom it waits for."""
+    """The edges that the source asked for as a last resort and that are busy; a patient session waits for them."""
     remote: tuple[Candidate, ...] = ()
     offered: BalanceCandidates | None = None
     brokers: set[str] = field(default_factory=set)
-    """Our own edges that are part of it: the source, and whoever may become or is a target."""
+    """Our own edges that are part of it: the source, and every edge that may become or is a target."""
     accepted: int = 0
     left: set[str] = field(default_factory=set)
     """Migrations that have not ended."""

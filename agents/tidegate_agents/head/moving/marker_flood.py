@@ -1,4 +1,4 @@
-"""Markers of all heads: a request that floods the tree, and the names of those who have answered it.
+"""Markers of all heads: a request that floods the tree, and the names of the heads that have answered it.
 
 For a migration to another cluster every head publishes a marker of its own, because publications of one head can't
 be told to be complete by the marker of another. A request goes from neighbour to neighbour, away from where it came
@@ -80,7 +80,7 @@ class MarkerFlood:
         self._spread(_Flood(migration, "", done))
 
     def stop(self, migration: str) -> None:
-        """Whoever started it has lost interest."""
+        """The part that started it has lost interest."""
         flood = self._floods.get(migration)
         if flood is not None and not flood.sender:
             self._close(flood)

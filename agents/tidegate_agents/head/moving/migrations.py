@@ -180,7 +180,7 @@ class Migrations:
         return self._knowledge.gap(SEND_AWAY, client) if abroad else None
 
     def begin_waiting(self) -> None:
-        """Let those begin for whom there is room. Called after every event, so that nothing begins inside another."""
+        """Let waiting migrations begin while there is room. Called after each event, so that none begins inside one."""
         while self._waiting and len(self._running) - len(self._waiting) < self._context.config.balancing.migrations_max:
             migration = self._waiting.popleft()
             self._begin(self._running[migration])
@@ -218,7 +218,7 @@ class Migrations:
             self._order_if_ready(found)
 
     def failed(self, migration: str, why: WhyNot) -> None:
-        """The steps can't go on, or somebody wants it given up: so be it, unless the client has moved already."""
+        """The steps can't go on, or another part wants it given up: it is, unless the client has moved already."""
         found = self._running.get(migration)
         if found is None:
             return
@@ -324,7 +324,7 @@ class Migrations:
         return None if migration is None else migration.old
 
     def just_came(self, client: Client) -> None:
-        """Whom we hear to have been moved only now is not moved on, if it has not been told yet."""
+        """A client of which we hear only now that it was moved here is not moved on, unless it was told to already."""
         migration = self._of(client)
         if migration is not None and migration.phase in (Phase.WAITING, Phase.PREPARING):
             self._roll_back(migration, WhyNot(MoveOutcome.JUST_CAME))

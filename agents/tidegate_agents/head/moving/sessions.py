@@ -218,7 +218,7 @@ class Sessions:
             self._remote.ask(session.id, request, self._remote_found)
 
     def _fallbacks(self, request: BalanceRequest) -> tuple[str, ...]:
-        """Whom to ask along, because there is no other cluster to be asked before."""
+        """The edges to ask along, because there is no other cluster to be asked before."""
         return () if self._context.routes.offers else request.fallbacks
 
     def _is_last_resort(self, request: BalanceRequest, edge: str) -> bool:
@@ -231,7 +231,7 @@ class Sessions:
         self._loads.ask(session.id, dict.fromkeys(edges, LoadRequest(session=session.id)))
 
     def _serve_patient(self) -> None:
-        """Brokers have left a session: whoever waits for one of them may have it now, the oldest first."""
+        """Brokers have left a session: a session that waits for one of them may have it now, the oldest first."""
         for session in list(self._sessions.values()):
             if session.phase is not LedPhase.ASKING or not session.patient:
                 continue
@@ -446,7 +446,7 @@ class Sessions:
         self._serve_patient()
 
     def _notify(self, session: LedSession, phase: SessionPhase) -> None:
-        # Those who did not move were waited for in vain, which says nothing of how soon a session helps.
+        # Clients that did not move were waited for in vain, which says nothing of how soon a session helps.
         until_s = self._context.now if session.moved_s is None else session.moved_s
         notice = SessionNotice(
             session=session.id,

@@ -367,7 +367,7 @@ class Allocations:
         self._migrations.resubscribed(edge, allocation.subscription)
 
     def stop(self) -> None:
-        """The process ends: whoever waits may ask its successor."""
+        """The process ends: clients that wait may ask its successor."""
         for subject, allocation in sorted(self._pending.items()):
             if allocation.known is None:
                 self._give_back(subject, allocation, tell=True)

@@ -342,7 +342,7 @@ class Ledger:
     # Places go
 
     def withdraw(self, place: Place) -> None:
-        """Its edge does not list it, or is not there. Whoever discarded it keeps an eye on it."""
+        """Its edge does not list it, or is not there. A discarded place stays so, in case it is listed later."""
         self._leave(place)
         if self.state(place) not in (DISCARDED, REMOVED):
             self._set(place, ABSENT)

@@ -1,7 +1,8 @@
 """Publishers on their way to this head from an overloaded neighbour: the new head's side of a publisher's move.
 
-We are told whom to expect and watch for the fence that follows its last message at the old head. When the fence has
-come in, everything published before it has been routed here, and the old head may let the publisher go on with us.
+We are told which publisher to expect, and watch for the fence that follows its last message at the old head. When the
+fence has come in, everything published before it has been routed here, and the old head may let the publisher go on
+with us.
 Invariants:
 
 - publishers are expected from one neighbour at a time, and only while this head is LOW and in no session of its own;

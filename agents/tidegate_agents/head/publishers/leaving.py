@@ -220,7 +220,7 @@ class PublisherMoves:
         within_s = config.balancing.load_reply_timeout_s
         self._loads.ask(name, dict.fromkeys(context.routes.offers, request), within_s=within_s)
 
-    # Whom the neighbours can take
+    # Which publishers the neighbours can take
 
     def _load_heard(self, name: str, neighbour: str, answer: Answer) -> None:
         session = self._session
@@ -441,7 +441,7 @@ class PublisherMoves:
         context.decide(PublisherSessionEnded(head, outcome, *counts, duration_s, retry_after_s, session=session.id))
 
     def _stop(self) -> None:
-        """The process ends: whoever waits for us goes on here. Those told to go on elsewhere do that."""
+        """The process ends: publishers that wait for us go on here. Those told to go on elsewhere do that."""
         session = self._session
         if session is None:
             return
