@@ -92,7 +92,7 @@ class Unused(Part):
     reason: UnusedReason
 
 
-class InsightTaken(Message):
+class InsightReply(Message):
     """The insight is in force, or was so already, or has been withdrawn."""
 
     kind: Literal["insight-taken"] = "insight-taken"
@@ -149,5 +149,5 @@ class EdgeInsight(Message):
     uplink_bytes_per_s: Uplink | None = None
 
 
-InsightMessage = Insight | InsightTaken | EdgeInsight
+InsightMessage = Insight | InsightReply | EdgeInsight
 """The part of the union `messages.ControlMessage` that this module defines."""

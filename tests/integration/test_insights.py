@@ -19,7 +19,7 @@ from tidegate._engine.asking import Asking
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_embedded.topology import Topology
-from tidegate_protocol.insight import CorrelatedPair, Insight, InsightTaken
+from tidegate_protocol.insight import CorrelatedPair, Insight, InsightReply
 from tidegate_protocol.names import CONTROL_EXCHANGE, OPERATOR_KEY
 from tidegate_protocol.operations import OverviewReply, OverviewRequest
 
@@ -129,7 +129,7 @@ async def _refused_and_counted(url: str, cluster: str, metrics_url: str, amqp_ur
     async with Asking(url) as head:
         for message in wrong:
             try:
-                await head.ask(message, InsightTaken)
+                await head.ask(message, InsightReply)
             except Refused:
                 continue
             raise AssertionError(f"taken: {message}")

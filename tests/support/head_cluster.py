@@ -25,7 +25,7 @@ from tidegate_agents.machine import (
     TimerFired,
 )
 from tidegate_protocol.balancing.loads import BrokerLoad
-from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerReady
 from tidegate_protocol.balancing.migrations import MigrationReport, MigrationStage
 from tidegate_protocol.balancing.sessions import (
     BalancePlan,
@@ -137,7 +137,7 @@ class Cluster(Driver):
                 self.removed.append((edge, subscriber, number))
                 return OutputRemoved(edge=edge, subscriber=subscriber, number=number)
             case MarkerBind():
-                return MarkerBound(subscriber=message.subscriber, number=message.number, key=message.key)
+                return MarkerReady(subscriber=message.subscriber, number=message.number, key=message.key)
             case RegistryRequest():
                 held = tuple(self.outputs[edge].values())
                 return RegistryPage(edge=edge, digest=registry_digest(held), subscriptions=held)

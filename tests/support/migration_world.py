@@ -39,7 +39,7 @@ from tidegate_agents.machine import (
 )
 from tidegate_protocol.balancing.drains import DrainNotice
 from tidegate_protocol.balancing.loads import BrokerLoad
-from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerReady
 from tidegate_protocol.balancing.sessions import (
     BalanceCandidates,
     BalancePlan,
@@ -299,7 +299,7 @@ class World:
                 if (subscriber, number) not in edge.queues:
                     return Refusal(reason=RefusalReason.UNKNOWN, message="no such queue")
                 edge.queues[subscriber, number].markers.add(marker)
-                return MarkerBound(subscriber=subscriber, number=number, key=marker)
+                return MarkerReady(subscriber=subscriber, number=number, key=marker)
             case RegistryRequest():
                 held = tuple(edge.queues[key].subscription for key in sorted(edge.queues))
                 return RegistryPage(edge=edge.name, digest=registry_digest(held), subscriptions=held)

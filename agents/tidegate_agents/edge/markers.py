@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidegate_protocol.balancing.markers import MarkerBind
-from tidegate_protocol.balancing.markers import MarkerBound as MarkerBoundReply
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerReady
 from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import output_queue
 from tidegate_protocol.rendering import refusals
@@ -60,7 +59,7 @@ class EdgeMarkers:
 
     def on_bind(self, message: MarkerBind, reply_to: ReplyAddress | None) -> None:
         """The head wants the markers of a migration to reach the old queue too."""
-        answer = MarkerBoundReply(subscriber=message.subscriber, number=message.number, key=message.key)
+        answer = MarkerReady(subscriber=message.subscriber, number=message.number, key=message.key)
         self.bind(message.subscriber, message.number, message.key, [(reply_to, answer)])
 
     def bind(self, subscriber: str, number: int, key: str, waiting: Iterable[Waiting]) -> None:

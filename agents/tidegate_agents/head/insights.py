@@ -22,7 +22,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Unpack
 
-from tidegate_protocol import decisions
 from tidegate_protocol.decisions import (
     Advice,
     Decision,
@@ -30,6 +29,7 @@ from tidegate_protocol.decisions import (
     InsightOver,
     InsightRefusal,
     InsightRefused,
+    InsightTaken,
     PlacementReason,
     UnknownDecision,
     UplinkHint,
@@ -40,8 +40,8 @@ from tidegate_protocol.insight import (
     UNUSED_TOLD_MAX,
     EdgeInsight,
     Insight,
+    InsightReply,
     InsightState,
-    InsightTaken,
     PatternForecast,
     RateForecast,
     Unused,
@@ -184,7 +184,7 @@ class Insights:
         counts = len(message.pairs), len(message.forecasts), len(message.capacities)
         left_s = self._left_s(message)
         cluster, age_s = self._context.config.cluster, message.age_us / 1e6
-        self._context.decide(decisions.InsightTaken(cluster, *counts, age_s, left_s))
+        self._context.decide(InsightTaken(cluster, *counts, age_s, left_s))
 
     def _forget(self, reason: InsightEnd) -> None:
         if self._insight is None:
@@ -194,7 +194,7 @@ class Insights:
         self._partners, self._forecasts, self._uplinks = {}, {}, {}
         self._context.decide(InsightOver(self._context.config.head, reason))
 
-    def _answer(self, message: Insight, repeated: bool) -> InsightTaken:
+    def _answer(self, message: Insight, repeated: bool) -> InsightReply:
         config, edges = self._context.config, self._context.registry.edges
         insight = self._in_force
         unused: list[Unused] = []
@@ -205,7 +205,7 @@ class Insights:
                 unused.append(Unused(name=name, reason=UnusedReason.CONFIGURED))
         over = [topic for topic, one in sorted(self._forecasts.items()) if one.horizon_us / 1e6 <= self._age_s()]
         unused += [Unused(name=topic, reason=UnusedReason.HORIZON_PASSED) for topic in over]
-        return InsightTaken(
+        return InsightReply(
             cluster=config.cluster,
             head=config.head,
             made_at_us=message.made_at_us,
@@ -241,15 +241,14 @@ class Insights:
         if self._in_force is None:
             return policy.place(pattern, edges, **known)
         coefficient = None
-        correlated: dict[str, frozenset[str]] = {}
         if not any(pattern in view.patterns for view in edges):
             partners = self.partners(pattern)
             held = [name for view in edges for name in partners.keys() & view.patterns.keys()]
             if held:
-                correlated[pattern] = frozenset(partners)
+                known["correlated"] = {pattern: frozenset(partners)}
                 coefficient = max(partners[name] for name in held)
         sized, uplinks = self._sized(edges)
-        placement = policy.place(pattern, sized, **{**known, "correlated": correlated})
+        placement = policy.place(pattern, sized, **known)
         if placement is None or (coefficient is None and not uplinks):
             return placement
         self._placements += placement.decision.reason is PlacementReason.APART_FROM_CORRELATED

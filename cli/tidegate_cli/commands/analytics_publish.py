@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from tidegate import Refused, TidegateError
 from tidegate._engine.asking import Asking
 from tidegate_analytics.errors import InvalidOption
-from tidegate_protocol.insight import VALID_US_MAX, Insight, InsightTaken
+from tidegate_protocol.insight import VALID_US_MAX, Insight, InsightReply
 from tidegate_protocol.messages import StatusReply, StatusRequest
 from tidegate_protocol.rendering.operations import unused
 from tidegate_protocol.rendering.words import counted
@@ -42,7 +42,7 @@ class PublishOutcome:
     cluster: str = ""
     insight: Insight | None = None
     left_out: dict[str, str] = field(default_factory=dict)
-    taken: InsightTaken | None = None
+    taken: InsightReply | None = None
     error: TidegateError | InvalidOption | None = None
 
 
@@ -133,7 +133,7 @@ async def _publish(url: str, made: Made, *, send: bool) -> PublishOutcome:
         async with Asking(url) as head:
             cluster = (await head.ask(StatusRequest(), StatusReply)).cluster
             insight, left_out = made(cluster)
-            taken = await head.ask(insight, InsightTaken) if send else None
+            taken = await head.ask(insight, InsightReply) if send else None
         return PublishOutcome(url, cluster, insight, left_out, taken)
     except (TidegateError, InvalidOption) as error:
         return PublishOutcome(url, cluster, insight, left_out, error=error)
@@ -170,11 +170,11 @@ def _show(outcome: PublishOutcome) -> None:
     _show_all("left out", outcome.left_out)
 
 
-def _counted(of: Insight | InsightTaken) -> str:
+def _counted(of: Insight | InsightReply) -> str:
     counts = {
-        "correlated pair": of.pairs if isinstance(of, InsightTaken) else len(of.pairs),
-        "forecast": of.forecasts if isinstance(of, InsightTaken) else len(of.forecasts),
-        "uplink": of.capacities if isinstance(of, InsightTaken) else len(of.capacities),
+        "correlated pair": of.pairs if isinstance(of, InsightReply) else len(of.pairs),
+        "forecast": of.forecasts if isinstance(of, InsightReply) else len(of.forecasts),
+        "uplink": of.capacities if isinstance(of, InsightReply) else len(of.capacities),
     }
     return ", ".join(counted(count, name) for name, count in counts.items())
 

@@ -20,7 +20,7 @@ from tidegate_embedded.nodes import ChildNode
 from tidegate_experiments.burst.result import sum_up
 from tidegate_experiments.burst.run import EwsRun
 from tidegate_experiments.burst.scenario import HEAD, EwsOptions, scenario
-from tidegate_protocol.insight import InsightTaken
+from tidegate_protocol.insight import InsightReply
 from tidegate_protocol.telemetry import TelemetryRecord
 from tidegate_simulator.insights import insight_message
 from tidegate_simulator.scenario import Scenario
@@ -128,7 +128,7 @@ async def _publish_insights(wanted: Scenario, url: str) -> None:
     if wanted.insights:
         async with Asking(url) as head:
             for spec in wanted.insights:
-                await head.ask(insight_message(spec, CLUSTER), InsightTaken)
+                await head.ask(insight_message(spec, CLUSTER), InsightReply)
 
 
 def _tasks(

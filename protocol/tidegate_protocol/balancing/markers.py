@@ -20,7 +20,7 @@ class MarkerBind(Message):
     key: Pattern
 
 
-class MarkerBound(Message):
+class MarkerReady(Message):
     kind: Literal["marker-bound"] = "marker-bound"
     subscriber: Name
     number: Number
@@ -46,5 +46,5 @@ class MarkerSent(Message):
     heads: Annotated[tuple[Name, ...], Field(max_length=HEADS_MAX)]
 
 
-MarkerMessage = MarkerBind | MarkerBound | MarkerRequest | MarkerSent
+MarkerMessage = MarkerBind | MarkerReady | MarkerRequest | MarkerSent
 """The part of the union `messages.ControlMessage` that this module defines."""

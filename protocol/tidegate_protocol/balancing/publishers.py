@@ -37,7 +37,7 @@ class PublisherExpect(Message):
     fence: Topic
 
 
-class PublisherExpected(Message):
+class PublisherExpectReply(Message):
     kind: Literal["publisher-expected"] = "publisher-expected"
     move: Id
 
@@ -107,7 +107,7 @@ PublisherMessage = (
     HeadLoadRequest
     | HeadLoad
     | PublisherExpect
-    | PublisherExpected
+    | PublisherExpectReply
     | PublisherMoveOrder
     | PublisherMoveReport
     | PublisherMoveAck

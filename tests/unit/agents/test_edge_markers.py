@@ -59,7 +59,7 @@ def test_a_marker_is_bound_to_the_old_queue_on_request_and_taken_back_in_the_end
     request = MarkerBind(subscriber="s", number=0, key="tidegate.marker.m1.*")
     assert of(driver.tell(request), BindMarker)
     assert driver.tell(request) == []
-    bound = replies(driver.give(MarkerBound("s", 0, request.key)), markers.MarkerBound)
+    bound = replies(driver.give(MarkerBound("s", 0, request.key)), markers.MarkerReady)
     assert [answer.key for answer in bound] == [request.key] * 2
     driver.now += 59.0
     assert not of(driver.give(TimerFired("hello")), UnbindMarker)

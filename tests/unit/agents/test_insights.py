@@ -15,7 +15,7 @@ from tidegate_protocol.insight import (
     EdgeInsight,
     EdgeUplink,
     Insight,
-    InsightTaken,
+    InsightReply,
     RateForecast,
     UnusedReason,
 )
@@ -103,7 +103,7 @@ def test_an_insight_is_taken_and_the_sender_told_what_of_it() -> None:
         capacities=tuple(EdgeUplink(edge=edge, uplink_bytes_per_s=1e6) for edge in ("e1", "e2", "e9")),
     )
     actions = driver.tell(message)
-    (taken,) = replies(actions, InsightTaken)
+    (taken,) = replies(actions, InsightReply)
     assert (taken.pairs, taken.forecasts, taken.capacities, taken.repeated) == (1, 2, 3, False)
     assert taken.left_us == DAY_US - 60_000_000
     assert [(one.name, one.reason) for one in taken.unused] == [
@@ -120,7 +120,7 @@ def test_a_newer_one_replaces_an_older_one_and_never_the_reverse() -> None:
     (refusal,) = replies(driver.tell(insight(("c", "d"), made_s=40)), Refusal)
     assert refusal.field == "made_at_us"
     assert "60 s older" in refusal.message
-    (again,) = replies(driver.tell(insight(("c", "d"), made_s=100)), InsightTaken)
+    (again,) = replies(driver.tell(insight(("c", "d"), made_s=100)), InsightReply)
     assert again.repeated
     assert again.pairs == 1
     driver.tell(insight(("c", "d"), ("e", "f"), made_s=101))
@@ -165,25 +165,25 @@ def test_one_from_the_future_keeps_others_out_only_as_long_as_it_is_valid() -> N
     driver.tell(insight(("a", "b"), made_s=365 * 86_400, valid_for_us=10_000_000))
     assert replies(driver.tell(insight(("c", "d"))), Refusal)
     driver.tick(11.0)
-    assert replies(driver.tell(insight(("c", "d"))), InsightTaken)
+    assert replies(driver.tell(insight(("c", "d"))), InsightReply)
 
 
 def test_withdrawing_forgets_whatever_is_in_force() -> None:
     driver = cluster("e1", "e2")
     driver.tell(insight(("rain", "flood"), made_s=1000, forecasts=(forecast("rain", 5.0),)))
     actions = driver.tell(insight(withdraws=True))
-    (taken,) = replies(actions, InsightTaken)
+    (taken,) = replies(actions, InsightReply)
     assert taken.left_us == 0
     assert [one.label for one in of_kind(decisions(actions), d.InsightOver)] == ["withdrawn"]
     assert state(driver).insight is None
-    assert replies(driver.tell(insight(("c", "d"))), InsightTaken)
+    assert replies(driver.tell(insight(("c", "d"))), InsightReply)
 
 
 def test_nothing_survives_a_restart() -> None:
     driver = cluster("e1")
     driver.tell(insight(("a", "b"), made_s=100))
     fresh = cluster("e1")
-    assert replies(fresh.tell(insight(("a", "b"), made_s=1)), InsightTaken)
+    assert replies(fresh.tell(insight(("a", "b"), made_s=1)), InsightReply)
 
 
 # Placement

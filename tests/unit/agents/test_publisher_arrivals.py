@@ -18,7 +18,7 @@ from tidegate_protocol.balancing.publishers import (
     FenceSeen,
     HeadLoadRequest,
     PublisherExpect,
-    PublisherExpected,
+    PublisherExpectReply,
     PublisherMoveAck,
 )
 from tidegate_protocol.messages import Refusal
@@ -39,11 +39,11 @@ def ready() -> PartsDriver:
 def test_the_new_head_watches_for_the_fence_and_tells_when_it_came() -> None:
     driver = ready()
     actions = expecting(driver)
-    assert answers(actions, PublisherExpected)
+    assert answers(actions, PublisherExpectReply)
     fence = marker_key("n~1~p1-0", "n")
     assert of(actions, WatchFence) == [WatchFence("n", fence)]
     again = expecting(driver)
-    assert answers(again, PublisherExpected)
+    assert answers(again, PublisherExpectReply)
     assert not of(again, WatchFence)
     assert driver.parts.loads.busy
     (request,) = sent(driver.give(FenceArrived(fence)), FenceSeen)
@@ -70,7 +70,7 @@ def test_publishers_are_expected_from_one_side_only_while_low_and_with_a_proper_
     assert answers(expecting(driver, head="stranger"), Refusal)
     wrong = PublisherExpect(move="n~1~p1-0", head="n", publisher="p~1", fence="a.b")
     assert answers(driver.tell(wrong), Refusal)
-    assert answers(expecting(driver), PublisherExpected)
+    assert answers(expecting(driver), PublisherExpectReply)
     (refusal,) = answers(expecting(driver, head="m", move="m~1~p1-0"), Refusal)
     assert "from n already" in refusal.message
     high = PartsDriver("n")

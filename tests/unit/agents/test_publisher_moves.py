@@ -25,7 +25,7 @@ from tidegate_protocol.balancing.publishers import (
     HeadLoad,
     HeadLoadRequest,
     PublisherExpect,
-    PublisherExpected,
+    PublisherExpectReply,
     PublisherMoveAck,
     PublisherMoveOrder,
     PublisherMoveReport,
@@ -78,7 +78,7 @@ def ordered() -> tuple[PartsDriver, str]:
     driver, actions = overloaded()
     actions = driver.answer(asked(actions), load("n"))
     move = move_of(actions).move
-    actions = driver.answer(only(actions, PublisherExpect), PublisherExpected(move=move))
+    actions = driver.answer(only(actions, PublisherExpect), PublisherExpectReply(move=move))
     driver.answer(only(actions, PublisherMoveOrder), answer(move, PublisherStage.ORDERED))
     return driver, move
 
@@ -92,7 +92,7 @@ def test_the_whole_course_of_a_move() -> None:
     assert effect(plan, "h").after == pytest.approx(0.7)
     expect = move_of(actions)
     assert (expect.publisher, expect.fence) == ("remote~1", marker_key(expect.move, "h"))
-    actions = driver.answer(only(actions, PublisherExpect), PublisherExpected(move=expect.move))
+    actions = driver.answer(only(actions, PublisherExpect), PublisherExpectReply(move=expect.move))
     order = only(actions, PublisherMoveOrder)
     assert isinstance(order.message, PublisherMoveOrder)
     assert (order.message.head, order.message.url) == ("n", "amqp://n:1")
@@ -259,7 +259,7 @@ def test_a_publisher_that_does_not_answer_is_told_to_go_on_here() -> None:
     driver, actions = overloaded()
     actions = driver.answer(asked(actions), load("n"))
     move = move_of(actions).move
-    actions = driver.answer(only(actions, PublisherExpect), PublisherExpected(move=move))
+    actions = driver.answer(only(actions, PublisherExpect), PublisherExpectReply(move=move))
     orders, resumes = len(messages(actions, PublisherMoveOrder)), 0
     while not decisions(actions, d.PublisherMoveEnded):
         actions = driver.fire(f"publisher-move {move}", 2.0)

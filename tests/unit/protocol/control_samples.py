@@ -28,7 +28,7 @@ from tidegate_protocol.balancing.abroad import (
 )
 from tidegate_protocol.balancing.drains import DrainNotice, DrainReply, DrainRequest
 from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport, PieGlobal, PieLocal
-from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound, MarkerRequest, MarkerSent
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerReady, MarkerRequest, MarkerSent
 from tidegate_protocol.balancing.migrations import (
     MigrateCancel,
     MigrateOrder,
@@ -43,7 +43,7 @@ from tidegate_protocol.balancing.publishers import (
     HeadLoad,
     HeadLoadRequest,
     PublisherExpect,
-    PublisherExpected,
+    PublisherExpectReply,
     PublisherMoveAck,
     PublisherMoveOrder,
     PublisherMoveReport,
@@ -214,7 +214,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         duration_us=480_000,
     ),
     MarkerBind(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
-    MarkerBound(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
+    MarkerReady(subscriber="siren-7", number=2, key="tidegate.marker.head-1~5~m3.*"),
     MigrateOrder(
         migration="head-1~5~m3",
         subscriber="siren-7",
@@ -311,7 +311,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     HeadLoadRequest(session="head-1~5~2", head="head-1"),
     HeadLoad(session="head-1~5~2", load=LOAD, publisher_url="amqp://127.0.0.1:5672/head-2"),
     PublisherExpect(move="head-1~5~p1", head="head-1", publisher=PUBLISHER, fence="tidegate.marker.head-1~5~p1.head-1"),
-    PublisherExpected(move="head-1~5~p1"),
+    PublisherExpectReply(move="head-1~5~p1"),
     PublisherMoveOrder(
         move="head-1~5~p1",
         publisher=PUBLISHER,
@@ -374,7 +374,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         ),
         capacities=(i.EdgeUplink(edge="edge-1", uplink_bytes_per_s=1.1e6),),
     ),
-    i.InsightTaken(
+    i.InsightReply(
         cluster="north",
         head="head-1",
         made_at_us=1_700_000_000_000_000,

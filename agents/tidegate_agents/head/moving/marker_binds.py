@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate_protocol.balancing.markers import MarkerBind, MarkerBound
+from tidegate_protocol.balancing.markers import MarkerBind, MarkerReady
 from tidegate_protocol.decisions import WhyNot
 
 from ...kit.answers import why_not
@@ -46,4 +46,4 @@ class MarkerBinds:
     def _heard(self, subject: str, answer: Answer) -> None:
         edge, done = self._pending[subject]
         self.stop(subject)
-        done(subject, None if isinstance(answer, MarkerBound) else why_not(edge, answer))
+        done(subject, None if isinstance(answer, MarkerReady) else why_not(edge, answer))

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate_protocol import decisions
-from tidegate_protocol.balancing.publishers import FenceSeen, PublisherExpect, PublisherExpected, PublisherMoveAck
-from tidegate_protocol.decisions import ExpectationEnded, ExpectationOutcome, Rejected
+from tidegate_protocol.balancing.publishers import FenceSeen, PublisherExpect, PublisherExpectReply, PublisherMoveAck
+from tidegate_protocol.decisions import ExpectationEnded, ExpectationOutcome, PublisherExpected, Rejected
 from tidegate_protocol.messages import Refusal
 from tidegate_protocol.names import marker_key
 from tidegate_protocol.rendering import refusals
@@ -77,9 +76,9 @@ class PublisherArrivals:
             self._arrivals[message.move] = arrival
             context.do(WatchFence(message.head, message.fence))
             self._calls.wait(message.move, 2.0 * context.config.balancing.migration_timeout_s)
-            expected = decisions.PublisherExpected(message.publisher, message.head, session=message.move)
+            expected = PublisherExpected(message.publisher, message.head, session=message.move)
             context.decide(expected)
-        context.reply(reply_to, PublisherExpected(move=message.move))
+        context.reply(reply_to, PublisherExpectReply(move=message.move))
 
     def _refusal(self, message: PublisherExpect, full: Rejected | None) -> Refusal | None:
         context = self._context

@@ -34,7 +34,7 @@ from tidegate_protocol.balancing.publishers import (
     HeadLoad,
     HeadLoadRequest,
     PublisherExpect,
-    PublisherExpected,
+    PublisherExpectReply,
     PublisherMoveAck,
     PublisherMoveOrder,
     PublisherMoveReport,
@@ -346,7 +346,7 @@ class PublisherMoves:
             self._progress(move, answer)
             return
         match move.phase:
-            case PublisherPhase.EXPECTING if isinstance(answer, PublisherExpected) and answer.move == name:
+            case PublisherPhase.EXPECTING if isinstance(answer, PublisherExpectReply) and answer.move == name:
                 self._send_order(move)
             case PublisherPhase.EXPECTING:
                 self._finish(move, _unanswered(move.target, answer))
