@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from pamqp import base, commands
 
+from tidegate_agents.kit.memory import Recent
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import ControlMessage, decode, encode
 from tidegate_protocol.names import ANSWER_KEY, CONTROL_EXCHANGE, HOM_KEY, client_key
@@ -57,7 +58,7 @@ class HeadLine:
         self._clients = {client.name: client for client in clients}
         self._ready = ready
         self._numbers = count(1)
-        self._pending: dict[str, tuple[str, str]] = {}
+        self._pending: Recent[str, tuple[str, str]] = Recent(PENDING_MAX)
         self._connection: LeanConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._consumers = 0
@@ -91,8 +92,6 @@ class HeadLine:
     def request(self, client: str, key: str, message: ControlMessage) -> None:
         """Ask the head; the answer comes back to `client` with `key`."""
         number = str(next(self._numbers))
-        if len(self._pending) >= PENDING_MAX:
-            del self._pending[next(iter(self._pending))]
         self._pending[number] = (client, key)
         self._send(CONTROL_EXCHANGE, HOM_KEY, message, number, REPLY_QUEUE)
 

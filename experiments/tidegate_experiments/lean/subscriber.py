@@ -153,11 +153,6 @@ class LeanSubscriber:
     def attached(self) -> bool:
         return self.machine.attached
 
-    @property
-    def duplicates(self) -> int:
-        """Repetitions that were kept from the application."""
-        return self.deduplicator.duplicates
-
     def start(self) -> None:
         """Register."""
         self.handle(Opened())

@@ -39,8 +39,6 @@ class SubscriberLike(Protocol):
 
     @property
     def attached(self) -> bool: ...
-    @property
-    def duplicates(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tidegate_experiments.burst.recorder import DecisionRow, MigrationRow, Recorder, SampleRow, TopicRow
 from tidegate_protocol.decisions import MigrationEnded, SessionPlan
 from tidegate_simulator.judging import is_late
-from tidegate_simulator.scenario import Scenario, SubscriberSpec
+from tidegate_simulator.scenario import PublisherSpec, Scenario, SubscriberSpec
 
 from ..lean.subscriber import MoveSeen, PlaceSeen
 from .brokers_said import Reading
@@ -55,6 +55,16 @@ class Course:
             subscriber = self.scenario.subscribers[delivery.subscriber]
             published_s, arrived_s = self.seconds(delivery.published_us), self.seconds(delivery.arrived_us)
             yield delivery, subscriber, published_s, arrived_s, is_late(arrived_s - published_s, subscriber.deadline_s)
+
+    def sent(self) -> Iterator[tuple[PublisherSpec, float, list[str]]]:
+        """Each publication with its publisher, when it was made, and the edge of every subscriber that has one then."""
+        by_topic: dict[str, list[str]] = defaultdict(list)
+        for subscriber in self.scenario.subscribers:
+            by_topic[subscriber.pattern].append(subscriber.name)
+        for publication in self.publications:
+            spec, at_s = self.scenario.publishers[publication.publisher], self.seconds(publication.published_us)
+            found = (self.edge_of(name, at_s) for name in by_topic[spec.topic])
+            yield spec, at_s, [edge for edge in found if edge is not None]
 
     def edge_of(self, subscriber: str, at_s: float) -> str | None:
         """Where a subscription was served from."""
@@ -103,17 +113,7 @@ def _enter_moves(recorder: Recorder, course: Course) -> None:
 
 def _carried_by_links(course: Course) -> int:
     """Each publication crosses one link for every edge that has a subscriber of its topic."""
-    scenario = course.scenario
-    by_topic: dict[str, list[str]] = defaultdict(list)
-    for subscriber in scenario.subscribers:
-        by_topic[subscriber.pattern].append(subscriber.name)
-    count = 0
-    for publication in course.publications:
-        at_s = course.seconds(publication.published_us)
-        topic = scenario.publishers[publication.publisher].topic
-        edges = {course.edge_of(name, at_s) for name in by_topic[topic]}
-        count += len(edges - {None})
-    return count
+    return sum(len(set(edges)) for _, _, edges in course.sent())
 
 
 # Samples
@@ -187,19 +187,11 @@ def _waiting(course: Course, seconds: int) -> dict[str, list[int]]:
 
 def _offered(course: Course) -> Counter[tuple[str, int]]:
     """Bytes that each edge's uplink was asked for in each second, by the moment they came over the link."""
-    scenario = course.scenario
-    link_s = {edge.name: edge.head_delay_s for edge in scenario.edges}
-    by_topic: dict[str, list[str]] = defaultdict(list)
-    for subscriber in scenario.subscribers:
-        by_topic[subscriber.pattern].append(subscriber.name)
+    link_s = {edge.name: edge.head_delay_s for edge in course.scenario.edges}
     offered: Counter[tuple[str, int]] = Counter()
-    for publication in course.publications:
-        spec = scenario.publishers[publication.publisher]
-        at_s = course.seconds(publication.published_us)
-        for name in by_topic[spec.topic]:
-            edge = course.edge_of(name, at_s)
-            if edge is not None:
-                offered[edge, int(at_s + link_s[edge]) + 1] += round(spec.message_bytes)
+    for spec, at_s, edges in course.sent():
+        for edge in edges:
+            offered[edge, int(at_s + link_s[edge]) + 1] += round(spec.message_bytes)
     return offered
 
 

@@ -97,11 +97,6 @@ class SdkSubscriber:
     def attached(self) -> bool:
         return self._subscription is not None and self._subscription.attached
 
-    @property
-    def duplicates(self) -> int:
-        """Repetitions that the SDK kept from the application."""
-        return self._subscription.statistics().duplicates if self._subscription is not None else 0
-
     def _take(self, message: Message) -> None:
         arrived_us = time.time_ns() // 1000
         if message.id is None:

@@ -41,7 +41,6 @@ class Lags:
     added_p50_s: float
     added_p99_s: float
     """Latency beyond the links and the line of the uplink, of deliveries from uplinks with room."""
-    added_count: int
 
 
 def lags(course: Course, utilizations: dict[tuple[str, int], float]) -> Lags:
@@ -54,7 +53,6 @@ def lags(course: Course, utilizations: dict[tuple[str, int], float]) -> Lags:
         late[-1] if late else 0.0,
         _quantile(added, 0.5),
         _quantile(added, 0.99),
-        len(added),
     )
 
 

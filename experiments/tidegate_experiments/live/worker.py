@@ -62,7 +62,6 @@ class Worker:
         self._journal = Journal()
         self._scenario: Scenario = scenario(read_options(task.options))
         self._lag_s_max = 0.0
-        self._lags = 0
         self._watching: asyncio.Task[None] | None = None
         cast = Cast(
             self._scenario,
@@ -90,7 +89,6 @@ class Worker:
             due_s = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
             lag_s = loop.time() - due_s
-            self._lags += lag_s > TICK_S
             self._lag_s_max = max(self._lag_s_max, lag_s)
 
     async def published(self) -> dict[str, Any]:
@@ -127,10 +125,8 @@ class Worker:
             "moves": [row for one in subscribers for row in as_plain(one.moves)],
             "places": [row for one in subscribers for row in as_plain(one.places)],
             "losses": self._clients.losses,
-            "duplicates_removed": sum(one.duplicates for one in subscribers),
             "control_sent": self._clients.control_sent,
             "lag_s_max": round(self._lag_s_max, 4),
-            "lags": self._lags,
         }
 
     async def command(self, line: dict[str, Any]) -> dict[str, Any]:

@@ -294,15 +294,6 @@ def test_the_oldest_is_forgotten_and_what_is_written_again_is_new() -> None:
     assert list(memory) == ["d", "e"]
 
 
-def test_what_is_over_is_forgotten_from_the_oldest_on() -> None:
-    memory: Recent[str, float] = Recent(3)
-    memory["a"], memory["b"], memory["c"] = 1.0, 2.0, 1.5
-    memory.forget_while(lambda until_s: until_s <= 1.7)
-    assert list(memory) == ["b", "c"]
-    memory.forget_while(lambda until_s: True)
-    assert not memory
-
-
 # Outbox
 
 

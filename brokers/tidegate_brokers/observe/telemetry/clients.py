@@ -10,10 +10,10 @@ others are counted as dropped.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidegate_agents.kit.memory import Recent
 from tidegate_protocol.messages import PublisherReport, TopicCount
 from tidegate_protocol.parts import INTEGER_MAX
 from tidegate_protocol.reports import ReportTaken, SubscriberReport
@@ -41,7 +41,7 @@ class SubscriberDesk:
     def __init__(self, origin: Origin, period_s: float) -> None:
         self._origin = origin
         self._period_s = period_s
-        self._last: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._last: Recent[str, tuple[int, int]] = Recent(REPORTERS_MAX)
         """Run and number of the last report, by subscriber."""
 
     def answer(self, report: SubscriberReport) -> ReportTaken:
@@ -51,11 +51,9 @@ class SubscriberDesk:
 
     def records(self, report: SubscriberReport, time_us: int) -> list[TelemetryRecord]:
         """What is to be written: nothing for a report that was taken before."""
-        known = self._last.pop(report.subscriber, (-1, 0))
+        known = self._last.get(report.subscriber, (-1, 0))
         again = known[0] == report.run and report.number <= known[1]
         self._last[report.subscriber] = known if again else (report.run, report.number)
-        if len(self._last) > REPORTERS_MAX:
-            self._last.popitem(last=False)
         return [] if again else self._made(report, time_us)
 
     def _made(self, report: SubscriberReport, time_us: int) -> list[TelemetryRecord]:
