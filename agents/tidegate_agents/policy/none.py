@@ -14,9 +14,7 @@ from .peer_wd import PeerWdPolicy
 class NonePolicy(PeerWdPolicy):
     """Watches and does nothing."""
 
-    @property
-    def name(self) -> str:
-        return "none"
+    name = "none"
 
     def detect(self, view: LoadView) -> Trigger | None:
         return None

@@ -60,13 +60,8 @@ LIMITS: Final[Mapping[tuple[Role, Metric], Limits]] = MappingProxyType(
 class PeerPolicy:
     """Keeps nothing: see the module's docstring."""
 
-    @property
-    def name(self) -> str:
-        return "peer"
-
-    @property
-    def limits(self) -> Mapping[tuple[Role, Metric], Limits]:
-        return LIMITS
+    name = "peer"
+    limits: Mapping[tuple[Role, Metric], Limits] = LIMITS
 
     # Detection
 

@@ -41,13 +41,8 @@ NOTHING_HELPS: Final = PlanOutcome.NO_IMPROVEMENT
 class PeerWdPolicy:
     """Stateless, as all policies are."""
 
-    @property
-    def name(self) -> str:
-        return "peer-wd"
-
-    @property
-    def limits(self) -> Mapping[tuple[Role, Metric], Limits]:
-        return THRESHOLDS
+    name = "peer-wd"
+    limits: Mapping[tuple[Role, Metric], Limits] = THRESHOLDS
 
     def detect(self, view: LoadView) -> Trigger | None:
         """A trigger if the edge is in OVERLOAD and moving somebody away may help."""

@@ -26,9 +26,7 @@ class RandomPolicy(PeerWdPolicy):
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
 
-    @property
-    def name(self) -> str:
-        return "random"
+    name = "random"
 
     def rank(self, trigger: Trigger, candidates: Iterable[Candidate], *, session: str = "") -> tuple[Candidate, ...]:
         return tuple(sorted(candidates, key=lambda c: (self._lot(session, c.load.broker), c.load.broker)))
