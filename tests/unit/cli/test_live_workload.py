@@ -28,7 +28,7 @@ from tidegate_simulator.world import World
 
 OPTIONS = EwsOptions(policy="none", scale=0.25, instant=False)
 BEGAN_US = 1_753_000_000_000_000
-QUIET = Lags(0.001, 0.004, 0.01, 0.01, 0.02, 1000)
+QUIET = Lags(0.001, 0.004, 0.01, 0.01, 0.02)
 CALM = MachineUse({"rabbitmq": 0.8}, 0.7, 0.0)
 
 
