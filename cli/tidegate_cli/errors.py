@@ -67,6 +67,8 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), ExitCode.BAD_CONFIGURATION)
     if isinstance(error, Refused) and error.reason == RefusalReason.UNKNOWN:
         return Described(f"{error.message}; see `tidegate status` for what there is", ExitCode.BAD_INPUT)
+    if isinstance(error, Refused) and error.reason == RefusalReason.NOT_ALLOWED:
+        return Described(error.message, ExitCode.NO_PERMISSION)
     if isinstance(error, TidegateError):
         return Described(str(error), ExitCode.UNAVAILABLE)
     if isinstance(error, InvalidUrl):

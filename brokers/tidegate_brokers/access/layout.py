@@ -14,10 +14,16 @@
     head = "coast-head"
     host = "rabbit-2"
 
+    [[tenant]]
+    name = "coastguard"
+    publish = ["coast.#"]           # none of its accounts may more
+    subscribe = ["coast.#", "weather.*"]
+
     [[client]]
     name = "siren"                  # may call itself siren, siren-1, siren-north, …
+    tenant = "coastguard"
     publish = false
-    subscribe = true
+    subscribe = ["coast.alert.#"]   # true: all that its tenant may; without a tenant, any topic
 
     [[operator]]
     name = "operator"
@@ -28,7 +34,9 @@
     [[secret]]
     name = "grafana"                # a password for something that is not RabbitMQ
 
-Knows no rights and no passwords.
+Invariant: what an account may publish or subscribe, its tenant may; a layout that says otherwise is refused.
+
+Knows no passwords, and no rights of RabbitMQ's (`roles.py`).
 """
 
 from __future__ import annotations
@@ -38,9 +46,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StrictBool, ValidationError, model_validator
+
+from tidegate_protocol.rights import AccountRights, Deed, Patterns, Rules
+from tidegate_protocol.topics import ANY_WORDS, covers
 
 from ..errors import TopologyError
 from ..settings.options import Name, Options
@@ -58,6 +69,8 @@ from .roles import (
     operator_at_head,
     subscriber_at_edge,
 )
+
+ANY_TOPIC: Final = (ANY_WORDS,)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -99,12 +112,46 @@ class EdgePlace(_Place):
     head: Name
 
 
+Grant = Patterns | StrictBool
+"""Patterns, or all (`true`), or none (`false`)."""
+
+
+class Quota(Options):
+    """What an account or a tenant may use up. No limit can be set yet."""
+
+
+class Tenant(Options):
+    """A bound for several accounts."""
+
+    name: Name
+    publish: Grant = False
+    subscribe: Grant = False
+    quota: Quota = Quota()
+
+    def grant(self, deed: Deed) -> tuple[str, ...]:
+        """What its accounts may at most."""
+        return _patterns(self.publish if deed is Deed.PUBLISH else self.subscribe, ANY_TOPIC)
+
+
 class Client(Options):
     """An account for an application."""
 
     name: Name
-    publish: bool = False
-    subscribe: bool = False
+    tenant: Name | None = None
+    publish: Grant = False
+    subscribe: Grant = False
+    quota: Quota = Quota()
+
+    def grant(self, deed: Deed, tenant: Tenant | None) -> tuple[str, ...]:
+        """What it may do: its patterns, or where it is granted everything, those of its tenant."""
+        everything = ANY_TOPIC if tenant is None else tenant.grant(deed)
+        return _patterns(self.publish if deed is Deed.PUBLISH else self.subscribe, everything)
+
+
+def _patterns(grant: bool | tuple[str, ...], everything: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(grant, bool):
+        return everything if grant else ()
+    return grant
 
 
 class Person(Options):
@@ -119,6 +166,7 @@ class Layout(Options):
     head: tuple[HeadPlace, ...] = Field(min_length=1)
     edge: tuple[EdgePlace, ...] = ()
     link: tuple[Link, ...] = ()
+    tenant: tuple[Tenant, ...] = ()
     client: tuple[Client, ...] = ()
     operator: tuple[Person, ...] = ()
     analyst: tuple[Person, ...] = ()
@@ -155,7 +203,27 @@ class Layout(Options):
         for one, other in permutations(self.people, 2):
             if owns(one, other):
                 raise ValueError(f"the account {one} could use the name {other}, which is another account's")
+        tenants = [tenant.name for tenant in self.tenant]
+        if len(set(tenants)) < len(tenants):
+            raise ValueError(f"the tenant {max(tenants, key=tenants.count)} is named twice")
+        for client in self.client:
+            self._check_tenant(client)
         return self
+
+    def _check_tenant(self, client: Client) -> None:
+        if client.tenant is None:
+            return
+        tenant = self.tenant_of(client)
+        if tenant is None:
+            raise ValueError(f"the account {client.name} belongs to a tenant {client.tenant} that is not there")
+        for deed in Deed:
+            bounds = tenant.grant(deed)
+            for pattern in client.grant(deed, tenant):
+                if not any(covers(bound, pattern) for bound in bounds):
+                    raise ValueError(
+                        f"the account {client.name} may {deed} {pattern}, its tenant {tenant.name} only "
+                        f"{', '.join(bounds) or 'nothing'}"
+                    )
 
     @property
     def people(self) -> tuple[str, ...]:
@@ -167,6 +235,25 @@ class Layout(Options):
     def places(self) -> tuple[HeadPlace | EdgePlace, ...]:
         """All brokers."""
         return (*self.head, *self.edge)
+
+    def tenant_of(self, client: Client) -> Tenant | None:
+        """The tenant that an account belongs to, if it belongs to one."""
+        return next((tenant for tenant in self.tenant if tenant.name == client.tenant), None)
+
+    @property
+    def rules(self) -> Rules:
+        """What each account of an application may publish and subscribe, as heads and edges read it."""
+        return Rules.of(
+            *(
+                AccountRights(
+                    account=client.name,
+                    tenant=client.tenant,
+                    publish=client.grant(Deed.PUBLISH, self.tenant_of(client)),
+                    subscribe=client.grant(Deed.SUBSCRIBE, self.tenant_of(client)),
+                )
+                for client in self.client
+            )
+        )
 
     def head_of(self, edge: EdgePlace) -> HeadPlace:
         """The head that an edge belongs to."""
@@ -200,8 +287,8 @@ class Layout(Options):
         for neighbour in self.neighbours(head):
             yield neighbour_at_head(neighbour.name, head.name, head.cluster)
             yield link_at_head(neighbour.name)
-        for client in self.client:
-            yield client_at_head(client.name, publishes=client.publish)
+        for rights in self.rules:
+            yield client_at_head(rights.account, rights.publish)
         for operator in self.operator:
             yield operator_at_head(operator.name)
         for analyst in self.analyst:
@@ -210,6 +297,6 @@ class Layout(Options):
     def _at_edge(self, edge: EdgePlace) -> Iterator[Account]:
         yield edge_account(edge.name)
         yield link_at_edge(edge.head)
-        for client in self.client:
-            if client.subscribe:
-                yield subscriber_at_edge(client.name)
+        for rights in self.rules:
+            if rights.subscribe:
+                yield subscriber_at_edge(rights.account)

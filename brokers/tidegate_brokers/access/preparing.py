@@ -4,6 +4,7 @@
     DIR/BROKER/definitions/        for its RabbitMQ: accounts and rights, with hashes of passwords
     DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, and TLS
     DIR/BROKER/broker.toml         for its process: `tidegate head --config …`; holds passwords
+    DIR/BROKER/rules.json          for its process: what accounts may publish and subscribe
     DIR/PERSON/url                 the address of the first head, with password, as clients reach it
     DIR/PERSON/url-inside          the same as brokers reach it
     DIR/SECRET/password            for something that is not RabbitMQ
@@ -24,6 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate_protocol.rights import write_rules
+
 from ..errors import ConfigurationError
 from ..settings.options import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
 from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
@@ -40,6 +43,7 @@ MEMORY_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}RABBITMQ_MEMORY"
 UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
+RULES_FILE: Final = "rules.json"
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
 """RabbitMQ reads as another user; there are only hashes in it."""
@@ -84,6 +88,7 @@ class Access:
         """Check everything, then write everything; `owner` is the user that broker processes run as."""
         files: list[tuple[Path, str, int]] = []
         scraped: dict[str, list[dict[str, Any]]] = {"tidegate": [], "rabbitmq": []}
+        rules = write_rules(self._layout.rules)
         for place in self._layout.places:
             values = self._head(place) if isinstance(place, HeadPlace) else self._edge(place)
             config = load_values(HeadConfig if isinstance(place, HeadPlace) else EdgeConfig, values, self._environ)
@@ -97,6 +102,7 @@ class Access:
             files.append((folder / "conf.d" / "memory.conf", self._memory(), PUBLIC))
             files.append((folder / "conf.d" / "tls.conf", self._rabbitmq_tls(), PUBLIC))
             files.append((folder / "broker.toml", _toml(values), PRIVATE))
+            files.append((folder / RULES_FILE, rules, PRIVATE))
         for user, password in self._passwords.items():
             files.append((self._file(user), password + "\n", PRIVATE))
         for user in self._layout.people:
@@ -200,6 +206,7 @@ class Access:
             "cluster": head.cluster,
             "url": self._url(head, user),
             "client_names": "own",
+            "rules_file": RULES_FILE,
             **self._broker_tls(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
@@ -215,6 +222,7 @@ class Access:
             "url": self._url(edge, user),
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
+            "rules_file": RULES_FILE,
             **self._broker_tls(),
         }
 

@@ -17,6 +17,7 @@ RabbitMQ can't know whether a request to a head names a client of its sender; th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,9 +41,9 @@ from tidegate_protocol.names import (
     pie_global_key,
     pie_local_key,
 )
-from tidegate_protocol.topics import WORDS_MAX
 
 from ..plane.fences import FENCE_PREFIX
+from .expressions import publishing_expression
 
 NOTHING: Final = "^$"
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -50,10 +51,6 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 ANY_NAME: Final = "[A-Za-z0-9_-]+"
 GENERATED: Final = "amq\\.gen-.*"
 """Queues that RabbitMQ names. Those of clients are exclusive: no other connection may use them, whatever its rights."""
-RESERVED_TOPICS: Final = "tidegate."
-"""Markers and fences have such keys; publishers must not."""
-PUBLISHED_TOPICS: Final = f"^(?!{re.escape(RESERVED_TOPICS)})[^.]*(\\.[^.]*){{0,{WORDS_MAX - 1}}}$"
-"""Bounded in words for clients that do without the SDK as well: a topic exchange takes its time for long topics."""
 BROKER_TAGS: Final = ("monitoring", "policymaker")
 """To read listings and to set policies and shovels."""
 LINK_TAGS: Final = ("impersonator",)
@@ -157,19 +154,22 @@ def link_at_head(neighbour: str) -> Account:
     return Account(link_user(neighbour), write=_exactly(ingress_exchange(neighbour)), tags=LINK_TAGS)
 
 
-def client_at_head(user: str, *, publishes: bool) -> Account:
-    """A publisher or a subscriber: it asks the head, takes orders for its own names, and may publish."""
-    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *((re.escape(PUBLISH_EXCHANGE),) if publishes else ()))
+def client_at_head(user: str, publish: Sequence[str] = ()) -> Account:
+    """A publisher or a subscriber: it asks the head, takes orders for its own names, and publishes topics that one of
+    the patterns in `publish` matches.
+    """
+    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *((re.escape(PUBLISH_EXCHANGE),) if publish else ()))
     orders = f"^{re.escape(client_key(''))}{_names_of(user)}(~[0-9a-z]+)?$"
-    topics = [TopicRights(CONTROL_EXCHANGE, _exactly(HOM_KEY, ANSWER_KEY), orders)]
-    if publishes:
-        topics.append(TopicRights(PUBLISH_EXCHANGE, PUBLISHED_TOPICS, NOTHING))
     return Account(
         user,
         configure=f"^{GENERATED}$",
         write=_one_of(*writes),
         read=_one_of(GENERATED, re.escape(CONTROL_EXCHANGE)),
-        topics=tuple(topics),
+        topics=(
+            TopicRights(CONTROL_EXCHANGE, _exactly(HOM_KEY, ANSWER_KEY), orders),
+            # Also for who publishes nothing: without such a right RabbitMQ would allow any key.
+            TopicRights(PUBLISH_EXCHANGE, publishing_expression(publish), NOTHING),
+        ),
     )
 
 

@@ -21,9 +21,11 @@ from ..decisions import (
 )
 from ..messages import Refusal
 from ..parts import RefusalReason
+from ..rights import Judgement
 from . import why
 from .clauses import OUTCOMES, why_not
 from .clauses import rejected as rejected_clause
+from .rights import judged, remedy
 
 TEXT_MAX: Final = 1_000
 """Characters of a refusal's text; a message holds no more."""
@@ -151,6 +153,11 @@ def nothing_of_that_name(about: str, sessions: Sequence[str], brokers: Sequence[
     latest = f"the latest sessions are {', '.join(sessions)}" if sessions else "no session is remembered"
     text = f"{about!r} is no session, broker, subscriber or publisher known here; {latest}; "
     return _refusal(_UNKNOWN, f"{text}brokers are {', '.join(brokers)}", "about")
+
+
+def not_allowed(judgement: Judgement) -> Refusal:
+    """No rule of the client's account allows it."""
+    return _refusal(RefusalReason.NOT_ALLOWED, f"{judged(judgement)}; {remedy(judgement)}", "pattern")
 
 
 # Of queues and routes
