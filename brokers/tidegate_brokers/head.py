@@ -26,6 +26,7 @@ from tidegate_protocol.names import (
 )
 
 from .access.admission import Admission
+from .access.rules_file import RulesFile
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
@@ -53,6 +54,7 @@ async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
 
 def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -> Parts:
     incarnation = time.time_ns() // 1_000_000
+    rules = RulesFile(config.rules_file, metrics)
     agent = HeadAgent(
         AgentConfig(
             head=config.name,
@@ -65,6 +67,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             checked_accounts=config.accounts == "checked",
             capacity=config.capacity,
             balancing=config.for_agents,
+            rules=rules.rules,
         )
     )
     runtime = Runtime(agent, metrics)
@@ -107,7 +110,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=senses.tasks,
+        senses=(*senses.tasks, partial(rules.watch, runtime.post)),
         telemetry=telemetry,
     )
 

@@ -40,6 +40,8 @@ class HeadContext(Outbox):
         self.paused = False
         self.pause_version = 0
         """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
+        self.rules = config.rules
+        """What accounts may publish and subscribe; None: everything."""
         self.alarms: tuple[str, ...] = ()
         """Those of this broker's RabbitMQ that are raised."""
 
