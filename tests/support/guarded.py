@@ -27,6 +27,7 @@ class Guarded:
 
     access: Access
     processes: dict[str, Process]
+    layout: Layout
 
     def url(self, user: str, vhost: str = "head") -> str:
         whole = self.access.url(user).reveal()
@@ -59,7 +60,7 @@ async def guarded_cluster(
     }
     try:
         await start_all(processes.values())
-        yield Guarded(access, processes)
+        yield Guarded(access, processes, layout)
     finally:
         await terminate_all(processes.values())
 
