@@ -13,7 +13,7 @@ from dataclasses import replace
 import aio_pika
 import pytest
 import pytest_asyncio
-from aio_pika.abc import AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from tests.support.brokers import RawClient
 from tests.support.cells import (
@@ -30,8 +30,9 @@ from tests.support.cells import (
 )
 from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import eventually
-from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Subscriber
+from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Refused, Subscriber
 from tidegate._engine.asking import Asking
+from tidegate_brokers.access.applying import ChangeKind
 from tidegate_embedded.nodes import RabbitNode
 from tidegate_protocol import telemetry
 from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
@@ -51,6 +52,7 @@ from tidegate_protocol.names import (
     ANSWER_KEY,
     CONTROL_EXCHANGE,
     HOM_KEY,
+    PUBLISH_EXCHANGE,
 )
 from tidegate_protocol.parts import LoadState
 
@@ -64,6 +66,7 @@ name = "head"
 cluster = "main"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "head"
 
 [[head]]
@@ -71,6 +74,7 @@ name = "north-head"
 cluster = "north"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "north-head"
 
 [[link]]
@@ -81,6 +85,7 @@ name = "edge-1"
 head = "head"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "edge-1"
 
 [[edge]]
@@ -88,6 +93,7 @@ name = "edge-2"
 head = "head"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "edge-2"
 
 [[client]]
@@ -118,12 +124,6 @@ tenant = "north"
 subscribe = ["north.level.*", "north.*.alarm"]
 
 [[client]]
-name = "relay"
-tenant = "north"
-publish = ["north.level.1"]
-subscribe = true
-
-[[client]]
 name = "idle"
 
 [[operator]]
@@ -132,6 +132,16 @@ name = "operator"
 [[analyst]]
 name = "analyst"
 """
+
+
+RELAY = """
+[[client]]
+name = "relay"
+tenant = "north"
+publish = ["north.a.alarm"]
+subscribe = ["north.a.*"]
+"""
+LAYOUT += RELAY
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -315,3 +325,77 @@ async def test_an_answer_that_was_not_asked_for_is_dropped(guarded: Guarded) -> 
         return await guarded.processes["head"].metric(sample) == before + 1
 
     await eventually(counted, "it is counted")
+
+
+WATCHED = "north.level.*"
+SERVED = "north.#"
+
+
+async def test_a_right_that_is_revoked_ends_at_once_and_comes_back(guarded: Guarded) -> None:
+    """`watch` loses what it subscribes to, `gauge` what it publishes, `relay` its account; nobody else notices. Nothing
+    is restarted. When the old layout is applied again, `watch` and `gauge` go on by themselves.
+    """
+    got: list[str] = []
+    async with (
+        AsyncSubscriber(guarded.url("watch")) as loser,
+        AsyncSubscriber(guarded.url(VICTIM)) as bystander,
+        AsyncPublisher(guarded.url("gauge")) as gauge,
+        AsyncPublisher(guarded.url("buoy")) as buoy,
+        guarded.channel("gauge") as plain,
+    ):
+        watched = await loser.subscribe(WATCHED, deadline=5)
+        served = await bystander.subscribe(SERVED, deadline=5, callback=lambda message: got.append(message.topic))
+        await (await gauge.publish("north.level.1", b"x"))
+        assert (await anext(watched)).topic == "north.level.1"
+        # RabbitMQ remembers that this channel may: only closing its connection ends it.
+        await publishing(plain, "north.level.1")
+        assert (await anext(watched)).topic == "north.level.1"
+        changes = await guarded.applied(
+            lambda text: (
+                text.replace('subscribe = ["north.level.*", "north.*.alarm"]', 'subscribe = ["north.*.alarm"]')
+                .replace('publish = ["north.level.*", "north.#.alarm"]', 'publish = ["north.#.alarm"]')
+                .replace(RELAY, "")
+            )
+        )
+        assert {(one.account, one.kinds) for one in changes if one.broker == "head"} == {
+            ("gauge", (ChangeKind.RIGHTS,)),
+            ("relay", (ChangeKind.DELETED,)),
+        }
+        assert sum(one.closed for one in changes) >= 3, "the two channels of gauge, and what asks its head"
+        await eventually(lambda: plain.is_closed, "its connection was closed", 5)
+        async with guarded.channel("gauge") as again:
+            with pytest.raises(aio_pika.exceptions.ChannelClosed, match="ACCESS_REFUSED"):
+                await publishing(again, "north.level.1")
+        with pytest.raises(Refused, match=r"watch.* may not subscribe to north\.level\.\*.*north\.\*\.alarm"):
+            await asyncio.wait_for(anext(watched), 20)
+        assert watched.problem is not None
+        assert watched.problem.reason == "not-allowed"
+        await eventually(lambda: refuses(gauge, "north.level.1"), "the publisher is told what it may publish")
+        await (await gauge.publish("north.x.alarm", b"x"))
+        await (await buoy.publish("north.level.9", b"x"))
+        await eventually(lambda: got[-2:] == ["north.x.alarm", "north.level.9"], f"others are served: {got}")
+        assert (served.reconnects, buoy.statistics().reconnects) == (0, 0)
+        with pytest.raises(aio_pika.exceptions.AMQPError):
+            await aio_pika.connect(guarded.url("relay"))
+        assert await guarded.applied(lambda text: text.replace(RELAY, "")) != []
+        assert await guarded.applied(lambda text: text.replace(RELAY, "")) == [], "it is all there"
+        await guarded.applied(lambda text: text)
+        await eventually(lambda: not refuses(gauge, "north.level.1"), "the publisher may again")
+        await eventually(lambda: watched.attached, "the subscriber is served again", 60)
+        assert watched.problem is None
+        await (await gauge.publish("north.level.2", b"x"))
+        assert (await anext(watched)).topic == "north.level.2"
+
+
+async def publishing(channel: AbstractChannel, topic: str) -> None:
+    exchange = await channel.get_exchange(PUBLISH_EXCHANGE, ensure=False)
+    await exchange.publish(aio_pika.Message(b"x"), topic, mandatory=False)
+
+
+def refuses(publisher: AsyncPublisher, topic: str) -> bool:
+    """Whether the SDK refuses to take such a publication; nothing is published."""
+    try:
+        publisher._running().machine.draft(topic, b"x", None, True)
+    except Refused as error:
+        return topic in error.message
+    return False

@@ -21,7 +21,7 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 from tests.support.brokers import RawClient
 from tests.support.guarded import Guarded
 from tidegate_brokers.access.layout import HeadPlace, Layout
-from tidegate_brokers.access.roles import broker_user, link_user
+from tidegate_brokers.access.roles import broker_user, link_user, warden_user
 from tidegate_protocol.messages import (
     OutputPrepare,
     OutputReady,
@@ -102,7 +102,8 @@ def kinds(layout: Layout, head: HeadPlace) -> dict[str, str]:
     found |= {person.name: "analyst" for person in layout.analyst}
     found |= {broker_user(edge.name): "edge" for edge in layout.edge if edge.head == head.name}
     found |= {broker_user(other.name): "neighbour" for other in layout.neighbours(head)}
-    return found | {link_user(other.name): "link" for other in layout.neighbours(head)}
+    found |= {link_user(other.name): "link" for other in layout.neighbours(head)}
+    return found | {warden_user(head.name): "warden"}
 
 
 # The table
@@ -149,6 +150,7 @@ KEYS_OF: Final[dict[str, Callable[[str, HeadPlace], tuple[str, ...]]]] = {
     "edge": lambda account, head: (HEAD_KEY, pie_local_key(head.cluster)),
     "neighbour": lambda account, head: (broker_key(head.name), pie_global_key(head.cluster)),
     "link": lambda account, head: (),
+    "warden": lambda account, head: (),
 }
 
 

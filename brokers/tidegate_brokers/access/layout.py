@@ -68,6 +68,7 @@ from .roles import (
     neighbour_at_head,
     operator_at_head,
     subscriber_at_edge,
+    warden_account,
 )
 
 ANY_TOPIC: Final = (ANY_WORDS,)
@@ -90,6 +91,8 @@ class _Place(Options):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """None: RabbitMQ's own, 5672, or 5671 with TLS."""
     vhost: str = "/"
+    management_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Of its management API; None: RabbitMQ's own, 15672, or 15671 with TLS."""
     process_host: str | None = None
     """Where Prometheus reaches its process; None: at its name."""
 
@@ -259,6 +262,10 @@ class Layout(Options):
         """The head that an edge belongs to."""
         return next(head for head in self.head if head.name == edge.head)
 
+    def sharing(self, place: HeadPlace | EdgePlace) -> tuple[HeadPlace | EdgePlace, ...]:
+        """All brokers on the same RabbitMQ, this one among them."""
+        return tuple(other for other in self.places if (other.host, other.port) == (place.host, place.port))
+
     def neighbours(self, head: HeadPlace) -> tuple[HeadPlace, ...]:
         """The heads that a head is linked with."""
         linked = {name for link in self.link if head.name in link.between for name in link.between} - {head.name}
@@ -270,9 +277,8 @@ class Layout(Options):
         Rights belong to a virtual host, but tags to a whole RabbitMQ: where brokers share one, an account has the tags
         of all its roles there, whichever definitions are read last.
         """
-        shared = [other for other in self.places if (other.host, other.port) == (place.host, place.port)]
         tags: dict[str, set[str]] = {}
-        for account in chain.from_iterable(map(self._roles, shared)):
+        for account in chain.from_iterable(map(self._roles, self.sharing(place))):
             tags.setdefault(account.user, set()).update(account.tags)
         return tuple(replace(account, tags=tuple(sorted(tags[account.user]))) for account in self._roles(place))
 
@@ -281,6 +287,7 @@ class Layout(Options):
 
     def _at_head(self, head: HeadPlace) -> Iterator[Account]:
         yield head_account(head.name)
+        yield warden_account(head.name)
         for edge in self.edge:
             if edge.head == head.name:
                 yield edge_at_head(edge.name, head.cluster)
@@ -296,6 +303,7 @@ class Layout(Options):
 
     def _at_edge(self, edge: EdgePlace) -> Iterator[Account]:
         yield edge_account(edge.name)
+        yield warden_account(edge.name)
         yield link_at_edge(edge.head)
         for rights in self.rules:
             if rights.subscribe:

@@ -8,7 +8,8 @@ Invariants:
 - no client may write to the default exchange: it would reach any queue there is, past every other rule;
 - a client may bind its own queue to the key of its own orders, and to nothing else;
 - on an edge a subscriber may read output queues of its own name and of names that begin with it and a hyphen;
-- accounts of brokers and of links have a dot in their names, which no client's name has;
+- accounts of brokers, links and wardens have a dot in their names, which no client's name has;
+- only wardens have the tag `administrator`, and no process of ours has a warden's password;
 - an account that may pass on the `user_id` of others (`impersonator`) delivers data, and can do nothing else.
 
 RabbitMQ can't know whether a request to a head names a client of its sender; the head checks that with `names.py`.
@@ -60,6 +61,10 @@ head.
 """
 
 
+WARDEN_TAGS: Final = ("administrator",)
+"""RabbitMQ asks for no less where connections of a user are closed (docs/adr/0012)."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRights:
     """Keys that may be published with, and bound, on one topic exchange."""
@@ -91,6 +96,11 @@ def link_user(head: str) -> str:
     return f"link.{head}"
 
 
+def warden_user(broker: str) -> str:
+    """The account that changes accounts on a broker's RabbitMQ."""
+    return f"warden.{broker}"
+
+
 def _one_of(*alternatives: str) -> str:
     return f"^({'|'.join(alternatives)})$"
 
@@ -101,6 +111,14 @@ def _exactly(*names: str) -> str:
 
 def _names_of(user: str) -> str:
     return f"{re.escape(user).replace(chr(92) + '-', '-')}(-{ANY_NAME})?"
+
+
+# On every RabbitMQ
+
+
+def warden_account(broker: str) -> Account:
+    """Changes accounts and closes their connections, over the management API. It has no right to any message."""
+    return Account(warden_user(broker), tags=WARDEN_TAGS)
 
 
 # On the RabbitMQ of a head

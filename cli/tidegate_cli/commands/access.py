@@ -14,12 +14,13 @@ from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.preparing import Access
 from tidegate_brokers.errors import ConfigurationError
 from tidegate_protocol.rendering.rights import judged, remedy
-from tidegate_protocol.rendering.words import sentence
+from tidegate_protocol.rendering.words import listed, sentence
 from tidegate_protocol.rights import Judgement, may_publish, may_subscribe
 from tidegate_protocol.topics import check_pattern, is_topic
 
-from ..console import json_option, out
+from ..console import json_option, out, run
 from ..exit_codes import ExitCode
+from ..tables import table
 
 _layout_option = click.option(
     "--layout",
@@ -70,6 +71,29 @@ def prepare(files: tuple[Path, ...], directory: Path, certificates: str | None, 
     """
     written = Access(Layout.load(*files), directory, os.environ, certificates or None).write(owner)
     out().print(f"Settings are in order; {len(written)} files are written to {directory}.", soft_wrap=True)
+
+
+@command.command("apply")
+@_layout_option
+@_out_option
+@_tls_option
+@json_option
+@click.option("--owner", type=int, metavar="UID", help="User that broker processes run as, if it is not this one.")
+def apply(files: tuple[Path, ...], directory: Path, certificates: str | None, owner: int | None, as_json: bool) -> None:
+    """Do what prepare does, and make every running RabbitMQ agree with it: nothing has to be restarted.
+
+    Accounts are added, changed and taken away by the warden of each RabbitMQ, over its management API. What a right
+    allowed ends at once: connections of accounts that lost a right are closed, and brokers end subscriptions as soon as
+    they read their new rules.json, within a second where they find it in the folder given with --out.
+    """
+    changes = run(Access(Layout.load(*files), directory, os.environ, certificates or None).apply(owner))
+    if as_json:
+        click.echo(json.dumps({"changes": [asdict(change) for change in changes]}))
+        return
+    rows = [(one.broker, one.account, listed(one.kinds), str(one.closed)) for one in changes]
+    if rows:
+        out().print(table("broker", "account", "changed", ">connections closed", rows=rows))
+    out().print(f"Every RabbitMQ of the layout holds its accounts; {len(rows)} were changed.", soft_wrap=True)
 
 
 @command.command("explain")

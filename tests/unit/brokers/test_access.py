@@ -248,7 +248,7 @@ def test_an_account_has_its_own_patterns_or_its_tenant_s_or_any(tmp_path: Path) 
     assert not re.search(keys["buoy"], "coast.west.7")
     assert not re.search(keys["idle"], "")
     readers = {account.user for account in layout.accounts(layout.edge[0])}
-    assert readers == {"broker.edge", "link.head", "siren", "free"}
+    assert readers == {"broker.edge", "warden.edge", "link.head", "siren", "free"}
 
 
 def test_a_head_with_rules_must_check_names(tmp_path: Path) -> None:
