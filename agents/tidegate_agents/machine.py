@@ -59,6 +59,8 @@ class MessageReceived:
 
     message: ControlMessage
     reply_to: ReplyAddress | None = None
+    account: str = ""
+    """Whose it is, as RabbitMQ has checked; empty where the sender does not say."""
 
 
 @dataclass(frozen=True, slots=True)

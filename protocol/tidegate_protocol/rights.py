@@ -17,10 +17,9 @@ Pure. It knows neither RabbitMQ's own rights (`tidegate_brokers.access`) nor the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
@@ -48,11 +47,21 @@ class AccountRights(Part):
     subscribe: Patterns = ()
 
 
+class OperatorRights(Part):
+    """An account of an operator. One of a tenant looks and never acts."""
+
+    account: Name
+    tenant: Name | None = None
+    sees_others: bool = False
+    """Whether one of a tenant is told the names of clients that are not its tenant's."""
+
+
 class _RulesFile(Part):
-    """The form of the file: `{"v": 1, "accounts": […]}`."""
+    """The form of the file: `{"v": 1, "accounts": […], "operators": […]}`."""
 
     v: Literal[1] = 1
     accounts: Annotated[tuple[AccountRights, ...], Field(max_length=ACCOUNTS_MAX)] = ()
+    operators: Annotated[tuple[OperatorRights, ...], Field(max_length=ACCOUNTS_MAX)] = ()
 
 
 class Deed(StrEnum):
@@ -103,20 +112,25 @@ class Judgement:
 class Rules:
     """The rights of all accounts of a cluster."""
 
-    __slots__ = ("_accounts",)
+    __slots__ = ("_accounts", "_operators", "has_veiled")
 
-    def __init__(self, accounts: Mapping[str, AccountRights]) -> None:
-        self._accounts = MappingProxyType(dict(accounts))
+    def __init__(self, accounts: Iterable[AccountRights], operators: Iterable[OperatorRights] = ()) -> None:
+        self._accounts: Final = {one.account: one for one in accounts}
+        self._operators: Final = {one.account: one for one in operators}
+        self.has_veiled: Final = any(one.tenant is not None for one in self._operators.values())
+        """Whether some operator may not see or do everything."""
 
     @classmethod
     def of(cls, *accounts: AccountRights) -> Rules:
-        return cls({one.account: one for one in accounts})
+        return cls(accounts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rules) and self._accounts == other._accounts
+        if not isinstance(other, Rules):
+            return NotImplemented
+        return (self._accounts, self._operators) == (other._accounts, other._operators)
 
     def __hash__(self) -> int:
-        return hash(tuple(self))
+        return hash((tuple(self), self.operators))
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -124,6 +138,14 @@ class Rules:
     def __iter__(self) -> Iterator[AccountRights]:
         """All accounts, in the order of their names."""
         return (self._accounts[name] for name in sorted(self._accounts))
+
+    @property
+    def operators(self) -> tuple[OperatorRights, ...]:
+        """All operators, in the order of their names."""
+        return tuple(self._operators[name] for name in sorted(self._operators))
+
+    def operator(self, account: str) -> OperatorRights | None:
+        return self._operators.get(account)
 
     def of_client(self, client: str) -> AccountRights | None:
         """The account that a client belongs to; None if there is none. `client` may be the id of a publisher.
@@ -151,6 +173,14 @@ def may_publish(client: str, topic: str, rules: Rules | None) -> Judgement:
     return _judge(Deed.PUBLISH, client, topic, rules)
 
 
+def may_see(operator: OperatorRights, client: str, rules: Rules | None) -> bool:
+    """Whether an operator is told the name of a client."""
+    if operator.tenant is None or operator.sees_others or rules is None:
+        return True
+    account = rules.of_client(client)
+    return account is not None and account.tenant == operator.tenant
+
+
 def _judge(deed: Deed, client: str, pattern: str, rules: Rules | None) -> Judgement:
     if rules is None:
         return Judgement(deed, client, pattern, Verdict.UNRULED)
@@ -171,9 +201,11 @@ _ADAPTER: Final[TypeAdapter[_RulesFile]] = TypeAdapter(_RulesFile)
 
 def read_rules(content: bytes) -> Rules:
     """The rules that `write_rules` wrote; raise `MalformedMessage` that says what is wrong."""
-    return Rules.of(*read_json(_ADAPTER, content, RULES_BYTES_MAX, "rules", "v").accounts)
+    found = read_json(_ADAPTER, content, RULES_BYTES_MAX, "rules", "v")
+    return Rules(found.accounts, found.operators)
 
 
 def write_rules(rules: Rules) -> str:
     """The text of a file with these rules."""
-    return _RulesFile(accounts=tuple(rules)).model_dump_json(exclude_none=True, indent=2) + "\n"
+    file = _RulesFile(accounts=tuple(rules), operators=rules.operators)
+    return file.model_dump_json(exclude_none=True, indent=2) + "\n"

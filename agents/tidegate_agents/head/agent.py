@@ -11,7 +11,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `abroad/` | subscriptions moved to and from other clusters |
 | `publishers/`, `load` | who publishes what, floods, publishers moved to other heads, the load of this head |
 | `insights` | what analytics has learned, in placements and for edges |
-| `rights` | which subscriptions accounts may have |
+| `rights`, `veil` | which subscriptions accounts may have, and what operators of tenants may see |
 | `inspect` | what operators ask: states, reasons, plans; pausing |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
@@ -160,7 +160,10 @@ class HeadAgent:
         context.now = now
         if isinstance(event, ActionFailed):
             context.decide(ActionRefused(type(event.action).__name__, event.problem))
-        if not dispatch.lead(event, context.requests):
+        objection = context.veil.objection(event, context.rules) if isinstance(event, MessageReceived) else None
+        if isinstance(event, MessageReceived) and objection is not None:
+            context.refuse(event.reply_to, objection)
+        elif not dispatch.lead(event, context.requests):
             self.ignored += 1
             if isinstance(event, MessageReceived):
                 context.refuse(event.reply_to, refusals.misdirected(context.config.head, event.message.kind))

@@ -11,8 +11,13 @@ the dispatch (`events`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tidegate_protocol.messages import ControlMessage
+
 from ..config import HeadConfig
 from ..kit.outbox import Outbox
+from ..machine import ReplyAddress
 from ..topics.routes import RouteTable
 from ..topics.waits import Waits
 from .bindings import Bindings
@@ -20,6 +25,7 @@ from .moving.cooldowns import Cooldowns
 from .moving.promises import Promises
 from .places.ledger import Ledger
 from .registry import Registry
+from .veil import Veil
 
 
 class HeadContext(Outbox):
@@ -42,8 +48,15 @@ class HeadContext(Outbox):
         """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
         self.rules = config.rules
         """What accounts may publish and subscribe; None: everything."""
+        self.veil = Veil()
         self.alarms: tuple[str, ...] = ()
         """Those of this broker's RabbitMQ that are raised."""
+
+    def reply(self, to: ReplyAddress | Iterable[ReplyAddress | None] | None, message: ControlMessage) -> None:
+        """Answer, each asker with what it may see."""
+        for address in (to,) if to is None or isinstance(to, ReplyAddress) else to:
+            if address is not None:
+                super().reply(address, self.veil.veiled(address, message, self.rules))
 
     def close_wait(self, key: str) -> None:
         """Nobody waits for these routes any more."""

@@ -26,7 +26,7 @@
     subscribe = ["coast.alert.#"]   # true: all that its tenant may; without a tenant, any topic
 
     [[operator]]
-    name = "operator"
+    name = "operator"               # with tenant = "…", it looks only, and sees no names of others
 
     [[analyst]]
     name = "analyst"
@@ -50,7 +50,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
-from tidegate_protocol.rights import AccountRights, Deed, Patterns, Rules
+from tidegate_protocol.rights import AccountRights, Deed, OperatorRights, Patterns, Rules
 from tidegate_protocol.topics import ANY_WORDS, covers
 
 from ..errors import TopologyError
@@ -158,9 +158,17 @@ def _patterns(grant: bool | tuple[str, ...], everything: tuple[str, ...]) -> tup
 
 
 class Person(Options):
-    """An account for an operator or an analyst."""
+    """An account for an analyst."""
 
     name: Name
+
+
+class Operator(Person):
+    """An account for an operator; one of a tenant looks at what concerns its tenant, and never acts."""
+
+    tenant: Name | None = None
+    sees_others: bool = False
+    """Whether one of a tenant is told the names of other tenants' clients."""
 
 
 class Layout(Options):
@@ -171,7 +179,7 @@ class Layout(Options):
     link: tuple[Link, ...] = ()
     tenant: tuple[Tenant, ...] = ()
     client: tuple[Client, ...] = ()
-    operator: tuple[Person, ...] = ()
+    operator: tuple[Operator, ...] = ()
     analyst: tuple[Person, ...] = ()
     secret: tuple[Person, ...] = ()
 
@@ -211,6 +219,11 @@ class Layout(Options):
             raise ValueError(f"the tenant {max(tenants, key=tenants.count)} is named twice")
         for client in self.client:
             self._check_tenant(client)
+        for operator in self.operator:
+            if operator.tenant is not None and operator.tenant not in tenants:
+                raise ValueError(
+                    f"the operator {operator.name} belongs to a tenant {operator.tenant} that is not there"
+                )
         return self
 
     def _check_tenant(self, client: Client) -> None:
@@ -246,8 +259,8 @@ class Layout(Options):
     @property
     def rules(self) -> Rules:
         """What each account of an application may publish and subscribe, as heads and edges read it."""
-        return Rules.of(
-            *(
+        return Rules(
+            (
                 AccountRights(
                     account=client.name,
                     tenant=client.tenant,
@@ -255,7 +268,8 @@ class Layout(Options):
                     subscribe=client.grant(Deed.SUBSCRIBE, self.tenant_of(client)),
                 )
                 for client in self.client
-            )
+            ),
+            (OperatorRights(account=one.name, tenant=one.tenant, sees_others=one.sees_others) for one in self.operator),
         )
 
     def head_of(self, edge: EdgePlace) -> HeadPlace:

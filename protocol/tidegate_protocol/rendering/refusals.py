@@ -160,6 +160,19 @@ def not_allowed(judgement: Judgement) -> Refusal:
     return _refusal(RefusalReason.NOT_ALLOWED, f"{judged(judgement)}; {remedy(judgement)}", "pattern")
 
 
+def only_looks(account: str, tenant: str, kind: str) -> Refusal:
+    """An operator of a tenant wants more than to look."""
+    text = (
+        f"{account} is an operator of the tenant {tenant} and may only look: status and explain; {kind} is for others"
+    )
+    return _refusal(RefusalReason.NOT_ALLOWED, text, "kind")
+
+
+def unnamed_operator(kind: str) -> Refusal:
+    text = f"{kind} has to name the account of its sender (user_id): what operators may see depends on it"
+    return _refusal(RefusalReason.NOT_ALLOWED, text, "kind")
+
+
 # Of queues and routes
 
 

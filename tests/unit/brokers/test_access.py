@@ -173,6 +173,7 @@ def test_nothing_is_written_where_a_setting_is_wrong(tmp_path: Path) -> None:
         ('[[client]]\nname = "a"\npublish = ["#.#.#"]', "3 times"),
         ('[[client]]\nname = "a"\ntenant = "t"', "a tenant t that is not there"),
         ('[[tenant]]\nname = "t"\n[[tenant]]\nname = "t"', "t is named twice"),
+        ('[[operator]]\nname = "o"\ntenant = "t"', "operator o belongs to a tenant t that is not there"),
         (
             '[[tenant]]\nname = "t"\nsubscribe = ["x.*", "y"]\n'
             '[[client]]\nname = "a"\ntenant = "t"\nsubscribe = ["x.#"]',
