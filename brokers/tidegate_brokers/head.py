@@ -24,6 +24,7 @@ from tidegate_protocol.names import (
     pie_global_key,
     pie_local_key,
 )
+from tidegate_protocol.rights import Rules
 
 from .access.admission import Admission
 from .access.rules_file import RulesFile
@@ -55,21 +56,7 @@ async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
 def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -> Parts:
     incarnation = time.time_ns() // 1_000_000
     rules = RulesFile(config.rules_file, metrics)
-    agent = HeadAgent(
-        AgentConfig(
-            head=config.name,
-            cluster=config.cluster,
-            incarnation=incarnation,
-            neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
-            version=distribution_version(),
-            period_s=config.period_s,
-            publisher_url=config.publisher_address,
-            checked_accounts=config.accounts == "checked",
-            capacity=config.capacity,
-            balancing=config.for_agents,
-            rules=rules.rules,
-        )
-    )
+    agent = _agent(config, incarnation, rules.rules)
     runtime = Runtime(agent, metrics)
     plane = HeadPlane(
         name=config.name,
@@ -112,6 +99,24 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         others=tuple(neighbours.values()),
         senses=(*senses.tasks, partial(rules.watch, runtime.post)),
         telemetry=telemetry,
+    )
+
+
+def _agent(config: HeadConfig, incarnation: int, rules: Rules | None) -> HeadAgent:
+    return HeadAgent(
+        AgentConfig(
+            head=config.name,
+            cluster=config.cluster,
+            incarnation=incarnation,
+            neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
+            version=distribution_version(),
+            period_s=config.period_s,
+            publisher_url=config.publisher_address,
+            checked_accounts=config.accounts == "checked",
+            capacity=config.capacity,
+            balancing=config.for_agents,
+            rules=rules,
+        )
     )
 
 

@@ -34,6 +34,7 @@ from tidegate_protocol.operations import (
     Culprit,
     Explained,
     ExplainReply,
+    ExplainRequest,
     OverviewReply,
     QueueState,
     SessionState,
@@ -67,7 +68,8 @@ class Veil:
     """Between a head and operators of tenants."""
 
     def __init__(self) -> None:
-        self._asked: Recent[ReplyAddress, OperatorRights] = Recent(VEILED_MAX)
+        self._asked: Recent[ReplyAddress, tuple[OperatorRights, str]] = Recent(VEILED_MAX)
+        """Who asked, and about which name."""
 
     def objection(self, event: MessageReceived, rules: Rules | None) -> Refusal | None:
         """Why this is not done for who asks it; None if it is, and its answer will be veiled where need be."""
@@ -82,20 +84,24 @@ class Veil:
         if kind not in LOOKING:
             return refusals.only_looks(account, operator.tenant, kind)
         if event.reply_to is not None and not operator.sees_others:
-            self._asked[event.reply_to] = operator
+            about = event.message.about if isinstance(event.message, ExplainRequest) else ""
+            self._asked[event.reply_to] = operator, about
         return None
 
     def veiled(self, to: ReplyAddress, message: ControlMessage, rules: Rules | None) -> ControlMessage:
         """The answer as the asker may see it."""
-        operator = self._asked.pop(to, None)
-        if operator is None:
+        asked = self._asked.pop(to, None)
+        if asked is None:
             return message
-        return veiled(message, lambda client: may_see(operator, client, rules))
+        operator, about = asked
+        return veiled(message, about, lambda client: may_see(operator, client, rules))
 
 
-def veiled(message: ControlMessage, sees: Sees) -> ControlMessage:
-    """An answer to an operator without the names that it may not see."""
+def veiled(message: ControlMessage, about: str, sees: Sees) -> ControlMessage:
+    """An answer to an operator who asked about this name, without the names that it may not see."""
     match message:
+        case Refusal(field="about"):
+            return refusals.nothing_of_that_name(about, (), ())
         case OverviewReply():
             return message.model_copy(
                 update={
@@ -106,7 +112,7 @@ def veiled(message: ControlMessage, sees: Sees) -> ControlMessage:
             )
         case ExplainReply():
             if message.what in (Explained.SUBSCRIBER, Explained.PUBLISHER) and not sees(message.about):
-                return refusals.nothing_of_that_name(message.about, (), [message.head])
+                return refusals.nothing_of_that_name(about, (), ())
             return message.model_copy(
                 update={
                     "decisions": tuple(told for one in message.decisions if (told := _told(one, sees)) is not None),

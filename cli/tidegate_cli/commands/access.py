@@ -14,7 +14,7 @@ from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.preparing import Access
 from tidegate_brokers.errors import ConfigurationError
 from tidegate_protocol.rendering.rights import judged, remedy
-from tidegate_protocol.rendering.words import listed, sentence
+from tidegate_protocol.rendering.words import listed
 from tidegate_protocol.rights import Judgement, may_publish, may_subscribe
 from tidegate_protocol.topics import check_pattern, is_topic
 
@@ -116,7 +116,7 @@ def explain(account: str, topic: str, files: tuple[Path, ...], as_json: bool) ->
         click.echo(json.dumps({str(one.deed): _plain(one) for one in found}))
     else:
         for one in found:
-            out().print(sentence(judged(one) if one.allowed else f"{judged(one)}; {remedy(one)}"), soft_wrap=True)
+            out().print(f"{judged(one)}." if one.allowed else f"{judged(one)}; {remedy(one)}.", soft_wrap=True)
     if not any(one.allowed for one in found):
         sys.exit(ExitCode.FAILED)
 

@@ -151,8 +151,9 @@ def no_address(edge: str) -> Refusal:
 def nothing_of_that_name(about: str, sessions: Sequence[str], brokers: Sequence[str]) -> Refusal:
     """An operator asks for something that no agent knows."""
     latest = f"the latest sessions are {', '.join(sessions)}" if sessions else "no session is remembered"
-    text = f"{about!r} is no session, broker, subscriber or publisher known here; {latest}; "
-    return _refusal(_UNKNOWN, f"{text}brokers are {', '.join(brokers)}", "about")
+    there = f"; brokers are {', '.join(brokers)}" if brokers else ""
+    text = f"{about!r} is no session, broker, subscriber or publisher known here; {latest}{there}"
+    return _refusal(_UNKNOWN, text, "about")
 
 
 def not_allowed(judgement: Judgement) -> Refusal:

@@ -98,8 +98,7 @@ def test_a_client_of_others_is_as_unknown_as_one_that_does_not_exist() -> None:
     }
     (refusal,) = replies(ask(driver, ExplainRequest(about="theirs-1"), "ops"), Refusal)
     (unknown,) = replies(ask(driver, ExplainRequest(about="nobody-1"), "ops"), Refusal)
-    as_said = [refusal.message.replace("theirs-1", "X"), unknown.message.replace("nobody-1", "X")]
-    assert len({text.partition(";")[0] for text in as_said}) == 1
+    assert refusal.message.replace("theirs-1", "X") == unknown.message.replace("nobody-1", "X")
 
 
 def test_an_overview_is_asked_of_edges_and_veiled_when_it_is_answered() -> None:
@@ -153,7 +152,7 @@ def everything(decisions: tuple[Decision, ...]) -> tuple[OverviewReply, ExplainR
 def test_no_name_of_others_is_in_any_answer(sample: Decision) -> None:
     """Every kind of decision there is, about a client of others."""
     for reply in everything((sample,)):
-        shown = encode(veiled(reply, lambda client: client.startswith("mine"))).decode()
+        shown = encode(veiled(reply, "", lambda client: client.startswith("mine"))).decode()
         assert "mine-1" in shown
         for name in (*OTHERS, "secret.plan", "alert."):
             assert name not in shown, (sample.kind, shown)
@@ -163,7 +162,7 @@ def test_what_is_about_its_own_is_told_without_the_others() -> None:
     own = [dataclasses.replace(one, subscriber="mine-1") for one in SAMPLES if hasattr(one, "subscriber")]
     assert len(own) > 5
     _, reply = everything(tuple(own))
-    shown = veiled(reply, lambda client: client.startswith("mine"))
+    shown = veiled(reply, "", lambda client: client.startswith("mine"))
     assert isinstance(shown, ExplainReply)
     assert [told.decision for told in shown.decisions] == [one.kind for one in own]
     plain = json.loads(encode(shown))
