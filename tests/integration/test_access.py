@@ -54,6 +54,7 @@ from tidegate_protocol.names import (
     HOM_KEY,
     PUBLISH_EXCHANGE,
 )
+from tidegate_protocol.operations import ExplainReply, ExplainRequest, OverviewReply, OverviewRequest, PauseRequest
 from tidegate_protocol.parts import LoadState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -128,6 +129,10 @@ name = "idle"
 
 [[operator]]
 name = "operator"
+
+[[operator]]
+name = "lookout"
+tenant = "north"
 
 [[analyst]]
 name = "analyst"
@@ -327,6 +332,25 @@ async def test_an_answer_that_was_not_asked_for_is_dropped(guarded: Guarded) -> 
     await eventually(counted, "it is counted")
 
 
+async def test_an_operator_of_a_tenant_looks_at_its_own_and_never_acts(guarded: Guarded) -> None:
+    async with (
+        AsyncSubscriber(guarded.url("watch"), name="watch-1") as mine,
+        AsyncSubscriber(guarded.url(VICTIM), name=f"{VICTIM}-1") as other,
+        Asking(guarded.url("lookout")) as lookout,
+        Asking(guarded.url("operator")) as operator,
+    ):
+        await mine.subscribe("north.level.*", deadline=5)
+        await other.subscribe("t.#", deadline=5)
+        overview = await lookout.ask(OverviewRequest(queues=20), OverviewReply)
+        there = {queue.subscriber for broker in overview.brokers for queue in broker.queues}
+        assert all(name.partition("-")[0] in ("watch", "gauge", "relay") for name in there), there
+        assert (await operator.ask(ExplainRequest(about=f"{VICTIM}-1"), ExplainReply)).queues
+        assert (await lookout.ask(ExplainRequest(about="watch-1"), ExplainReply)).about == "watch-1"
+        for forbidden in (ExplainRequest(about=f"{VICTIM}-1"), PauseRequest(paused=True), DrainRequest(edge="edge-1")):
+            with pytest.raises(Refused):
+                await lookout.ask(forbidden, ExplainReply)
+
+
 WATCHED = "north.level.*"
 SERVED = "north.#"
 
@@ -343,6 +367,9 @@ async def test_a_right_that_is_revoked_ends_at_once_and_comes_back(guarded: Guar
         AsyncPublisher(guarded.url("buoy")) as buoy,
         guarded.channel("gauge") as plain,
     ):
+        blocking = Subscriber(guarded.url("watch"))
+        await asyncio.to_thread(blocking.open)
+        waiting = await asyncio.to_thread(blocking.subscribe, WATCHED, 5.0)
         watched = await loser.subscribe(WATCHED, deadline=5)
         served = await bystander.subscribe(SERVED, deadline=5, callback=lambda message: got.append(message.topic))
         await (await gauge.publish("north.level.1", b"x"))
@@ -368,6 +395,10 @@ async def test_a_right_that_is_revoked_ends_at_once_and_comes_back(guarded: Guar
                 await publishing(again, "north.level.1")
         with pytest.raises(Refused, match=r"watch.* may not subscribe to north\.level\.\*.*north\.\*\.alarm"):
             await asyncio.wait_for(anext(watched), 20)
+        assert await asyncio.to_thread(lambda: [waiting.get(20), waiting.get(20)]) != [None, None]
+        with pytest.raises(Refused, match=r"may not subscribe to north\.level\.\*"):
+            await asyncio.to_thread(waiting.get, 20)
+        await asyncio.to_thread(blocking.close)
         assert watched.problem is not None
         assert watched.problem.reason == "not-allowed"
         await eventually(lambda: refuses(gauge, "north.level.1"), "the publisher is told what it may publish")
