@@ -127,6 +127,10 @@ subscribe = ["north.level.*", "north.*.alarm"]
 [[client]]
 name = "idle"
 
+[[client]]
+name = "odd"
+publish = ["odd.{{vhost}}.*", "odd.(a|b)", "odd.ä", 'odd.\\d', "odd.$.#.[x]"]
+
 [[operator]]
 name = "operator"
 

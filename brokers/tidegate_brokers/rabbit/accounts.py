@@ -11,24 +11,25 @@ from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
-from ..errors import RabbitForbidden
+from ..errors import RabbitDenied, RabbitForbidden
 from ..settings.urls import ServerUrl
 from .management import Json, Management
 
 REASON: Final = "its rights have changed"
+IMPORT_FIRST: Final = "let it read its definitions once: rabbitmqctl import_definitions, each file in definitions/"
 
 
 class AccountsApi(Management):
     """Users of one RabbitMQ, and their rights on one virtual host."""
 
     async def check_vhost(self) -> None:
-        """Raise unless the virtual host is there."""
-        if await self._get(f"vhosts/{self._vhost}") is None:
-            raise RabbitForbidden(
-                self.where,
-                f"has no virtual host {self._vhost}",
-                "import its definitions first: rabbitmqctl import_definitions",
-            )
+        """Raise unless the virtual host is there, and the warden gets in."""
+        try:
+            found = await self._get(f"vhosts/{self._vhost}")
+        except RabbitDenied:
+            raise RabbitForbidden(self.where, "does not know its warden", IMPORT_FIRST) from None
+        if found is None:
+            raise RabbitForbidden(self.where, f"has no virtual host {self._vhost}", IMPORT_FIRST)
 
     async def users(self) -> dict[str, Json]:
         """All users of this RabbitMQ by name: hash of the password, and tags."""

@@ -29,6 +29,10 @@ from .window import Publication, Window
 FORBIDDEN: Final = "the account may not publish its topic any more"
 
 
+JUDGED_MAX: Final = 10_000
+"""Topics whose right is remembered; others are looked up each time."""
+
+
 class Draft:
     """A checked publication that has no number yet."""
 
@@ -103,6 +107,24 @@ class Topic:
         return count
 
 
+class Allowance:
+    """What an account may publish, and which topics were looked up."""
+
+    __slots__ = ("_judged", "patterns")
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.patterns = patterns
+        self._judged: dict[str, bool] = {}
+
+    def permits(self, topic: str) -> bool:
+        allowed = self._judged.get(topic)
+        if allowed is None:
+            allowed = any(matches(pattern, topic) for pattern in self.patterns)
+            if len(self._judged) < JUDGED_MAX:
+                self._judged[topic] = allowed
+        return allowed
+
+
 class PublishingMachine(Window[Publication]):
     """Publications of one publisher, from admission to confirmation."""
 
@@ -113,9 +135,8 @@ class PublishingMachine(Window[Publication]):
         self._account = b""
         self._counted: list[Topic] = []
         """Topics with something to report."""
-        self._allowed: tuple[str, ...] | None = None
-        self._judged: dict[str, bool] = {}
-        """Of topics: whether they may be published."""
+        self._allowance: Allowance | None = None
+        """Replaced as a whole: `draft` may be called from another thread, without a lock."""
 
     def sign(self, account: str) -> None:
         """Name the account of the connection in publications from now on; no account if it is empty."""
@@ -123,9 +144,8 @@ class PublishingMachine(Window[Publication]):
 
     def restrict(self, allowed: tuple[str, ...] | None) -> None:
         """The account may publish what one of these patterns matches, and nothing else; None: anything."""
-        if allowed != self._allowed:
-            self._allowed = allowed
-            self._judged.clear()
+        if allowed != (None if self._allowance is None else self._allowance.patterns):
+            self._allowance = None if allowed is None else Allowance(allowed)
             self._drop_forbidden()
 
     def opened(self) -> None:
@@ -133,17 +153,9 @@ class PublishingMachine(Window[Publication]):
         self._drop_forbidden()
 
     def _drop_forbidden(self) -> None:
-        if self._allowed is not None:
-            self.fail(lambda publication: self._may(publication.topic), FORBIDDEN)
-
-    def _may(self, topic: str) -> bool:
-        allowed = self._judged.get(topic)
-        if allowed is None:
-            assert self._allowed is not None
-            allowed = any(matches(pattern, topic) for pattern in self._allowed)
-            if topic in self.topics:
-                self._judged[topic] = allowed
-        return allowed
+        allowance = self._allowance
+        if allowance is not None:
+            self.fail(lambda publication: allowance.permits(publication.topic), FORBIDDEN)
 
     def draft(
         self, topic: str, body: bytes, attributes: Mapping[str, AttributeValue] | None, persistent: bool
@@ -155,15 +167,16 @@ class PublishingMachine(Window[Publication]):
             check_topic(topic)
             if len(self.topics) >= self._limits.topics:
                 raise InvalidValue("topic", topic, f"is one more than {self._limits.topics}", "raise limits.topics")
-        if self._allowed is not None and not self._may(topic):
-            raise Refused(RefusalReason.NOT_ALLOWED, self._forbidden(topic), "topic")
+        allowance = self._allowance
+        if allowance is not None and not allowance.permits(topic):
+            raise Refused(RefusalReason.NOT_ALLOWED, self._forbidden(topic, allowance), "topic")
         check_body(body, self._limits.body_bytes)
         encoded = encode_attributes(check_attributes(attributes)) if attributes else b""
         return Draft(topic, body, encoded, persistent)
 
-    def _forbidden(self, topic: str) -> str:
+    def _forbidden(self, topic: str, allowance: Allowance) -> str:
         name = self.publisher.partition("~")[0]
-        may = f"only {', '.join(self._allowed)}" if self._allowed else "nothing"
+        may = f"only {', '.join(allowance.patterns)}" if allowance.patterns else "nothing"
         return (
             f"the account of {name} may not publish {topic}: the rules of the cluster let it publish {may}. Have an "
             f"operator add a rule; `tidegate access explain {name} {topic}` says why"
