@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_protocol.messages import Capacity
+from tidegate_protocol.rights import Rules
 
 from .load.threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
 
@@ -134,6 +135,8 @@ class HeadConfig:
     word."""
     capacity: Capacity = field(default_factory=Capacity)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
+    rules: Rules | None = None
+    """What accounts may publish and subscribe, until others are seen. None: everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +157,5 @@ class EdgeConfig:
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
     passes_accounts: bool = False
     """Whether the account of its link may pass on the accounts of publishers."""
+    rules: Rules | None = None
+    """As of a head: an edge makes no queue that they don't allow, whatever its head says."""

@@ -20,6 +20,7 @@ from typing import Protocol
 from tidegate_protocol.balancing.loads import PieLocal
 from tidegate_protocol.decisions import Decision, FloodingPublisher
 from tidegate_protocol.messages import ControlMessage, Subscription
+from tidegate_protocol.rights import Rules
 
 from .load.metrics import BrokerSample, PublisherSample, SubscriptionSample
 
@@ -58,6 +59,8 @@ class MessageReceived:
 
     message: ControlMessage
     reply_to: ReplyAddress | None = None
+    account: str = ""
+    """Whose it is, as RabbitMQ has checked; empty where the sender does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,13 @@ class ServerSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesSeen:
+    """What accounts may publish and subscribe has changed: these rules hold from now on."""
+
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The process is about to end: say goodbye and start nothing new. RabbitMQ goes on without it."""
 
@@ -198,6 +208,7 @@ Event = (
     | FenceArrived
     | AlarmsSeen
     | ServerSeen
+    | RulesSeen
     | StopRequested
 )
 

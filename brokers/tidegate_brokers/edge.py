@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from functools import partial
 
 from tidegate_agents.config import SILENT_PERIODS_MAX
 from tidegate_agents.config import EdgeConfig as AgentConfig
@@ -13,6 +14,7 @@ from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .access.admission import Admission
+from .access.rules_file import RulesFile
 from .observe.counters import BrokerMetrics
 from .observe.exporting.load import EdgeLoadMetrics
 from .observe.telemetry.parts import edge_telemetry
@@ -39,6 +41,7 @@ async def run_edge(config: EdgeConfig, stop: asyncio.Event) -> None:
 
 def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -> Parts:
     incarnation = time.time_ns() // 1_000_000
+    rules = RulesFile(config.rules_file, metrics)
     agent = EdgeAgent(
         AgentConfig(
             edge=config.name,
@@ -51,6 +54,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             capacity=config.capacity,
             period_s=config.period_s,
             balancing=config.for_agents,
+            rules=rules.rules,
         )
     )
     runtime = Runtime(agent, metrics)
@@ -86,7 +90,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=senses.tasks,
+        senses=(*senses.tasks, partial(rules.watch, runtime.post)),
         telemetry=telemetry,
     )
 

@@ -24,8 +24,10 @@ from tidegate_protocol.names import (
     pie_global_key,
     pie_local_key,
 )
+from tidegate_protocol.rights import Rules
 
 from .access.admission import Admission
+from .access.rules_file import RulesFile
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
@@ -53,20 +55,8 @@ async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
 
 def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -> Parts:
     incarnation = time.time_ns() // 1_000_000
-    agent = HeadAgent(
-        AgentConfig(
-            head=config.name,
-            cluster=config.cluster,
-            incarnation=incarnation,
-            neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
-            version=distribution_version(),
-            period_s=config.period_s,
-            publisher_url=config.publisher_address,
-            checked_accounts=config.accounts == "checked",
-            capacity=config.capacity,
-            balancing=config.for_agents,
-        )
-    )
+    rules = RulesFile(config.rules_file, metrics)
+    agent = _agent(config, incarnation, rules.rules)
     runtime = Runtime(agent, metrics)
     plane = HeadPlane(
         name=config.name,
@@ -107,8 +97,26 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=senses.tasks,
+        senses=(*senses.tasks, partial(rules.watch, runtime.post)),
         telemetry=telemetry,
+    )
+
+
+def _agent(config: HeadConfig, incarnation: int, rules: Rules | None) -> HeadAgent:
+    return HeadAgent(
+        AgentConfig(
+            head=config.name,
+            cluster=config.cluster,
+            incarnation=incarnation,
+            neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
+            version=distribution_version(),
+            period_s=config.period_s,
+            publisher_url=config.publisher_address,
+            checked_accounts=config.accounts == "checked",
+            capacity=config.capacity,
+            balancing=config.for_agents,
+            rules=rules,
+        )
     )
 
 

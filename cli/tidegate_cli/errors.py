@@ -61,6 +61,8 @@ def describe(error: BaseException) -> Described | None:
         return Described(str(error), error.exit_code)
     if isinstance(error, Refused) and error.reason == RefusalReason.UNKNOWN:
         return Described(f"{error.message}; see `tidegate status` for what there is", ExitCode.BAD_INPUT)
+    if isinstance(error, Refused) and error.reason == RefusalReason.NOT_ALLOWED:
+        return Described(error.message, ExitCode.NO_PERMISSION)
     # The first that fits counts: a class stands before those it is derived from.
     kinds: dict[ExitCode, tuple[type[Exception], ...]] = {
         ExitCode.NO_PERMISSION: (AccessRefused,),

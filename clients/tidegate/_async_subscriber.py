@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from ._core.config import Address, Backoff, Limits, Timeouts
-from ._core.errors import Closed
+from ._core.errors import Closed, Refused
 from ._core.inbox import Inbox
 from ._core.message import Message
 from ._core.options import Acknowledge, make_inbox, make_limits, make_request, make_subscriber_name
@@ -29,7 +29,10 @@ AsyncCallback = Callable[[Message], Awaitable[None] | None]
 
 
 class AsyncSubscription:
-    """One subscription: iterate over it, unless it was given a callback."""
+    """One subscription: iterate over it, unless it was given a callback.
+
+    Iterating raises `Refused`, once, when the account has lost the right to it.
+    """
 
     def __init__(self, subscriber: AsyncSubscriber, inbox: Inbox, on_late: AsyncCallback | None) -> None:
         self._subscriber = subscriber
@@ -57,6 +60,13 @@ class AsyncSubscription:
         return self._engine is not None and self._engine.attached
 
     @property
+    def problem(self) -> Refused | None:
+        """Why the head does not serve it any more, though it did: its account lost the right. The client asks on, ever
+        more seldom, and goes on by itself if the right comes back. None otherwise.
+        """
+        return self._engine.problem if self._engine else None
+
+    @property
     def reconnects(self) -> int:
         return self._engine.reconnects if self._engine else 0
 
@@ -82,6 +92,9 @@ class AsyncSubscription:
         while not inbox.buffer or engine.ended:
             if engine.ended:
                 raise StopAsyncIteration
+            news = engine.take_news()
+            if news is not None and self._task is None:
+                raise news
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

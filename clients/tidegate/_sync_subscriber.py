@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from ._core.config import Address, Backoff, Limits, Timeouts
-from ._core.errors import Closed
+from ._core.errors import Closed, Refused
 from ._core.inbox import Inbox
 from ._core.message import Message
 from ._core.options import Acknowledge, make_inbox, make_limits, make_request, make_subscriber_name
@@ -30,7 +30,10 @@ Callback = Callable[[Message], object]
 
 
 class Subscription:
-    """One subscription: iterate over it, or `get` one message, unless it was given a callback."""
+    """One subscription: iterate over it, or `get` one message, unless it was given a callback.
+
+    Both raise `Refused`, once, when the account has lost the right to it.
+    """
 
     def __init__(self, subscriber: Subscriber, runtime: ThreadRuntime, inbox: Inbox, on_late: Callback | None) -> None:
         self._subscriber = subscriber
@@ -58,6 +61,13 @@ class Subscription:
     def attached(self) -> bool:
         """Whether a consumer is attached at this moment; False while reconnecting."""
         return self._engine is not None and self._engine.attached
+
+    @property
+    def problem(self) -> Refused | None:
+        """Why the head does not serve it any more, though it did: its account lost the right. The client asks on, ever
+        more seldom, and goes on by itself if the right comes back. None otherwise.
+        """
+        return self._engine.problem if self._engine else None
 
     @property
     def reconnects(self) -> int:
@@ -107,6 +117,9 @@ class Subscription:
             try:
                 return self._inbox.buffer.popleft()
             except IndexError:
+                news = engine.take_news()
+                if news is not None and self._thread is None:
+                    raise news from None
                 left_s = None if until is None else until - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return None
@@ -117,7 +130,7 @@ class Subscription:
         with self._changed:
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: self._inbox.buffer or engine.ended, timeout_s)
+                self._changed.wait_for(lambda: self._inbox.buffer or engine.ended or engine.has_news, timeout_s)
             finally:
                 self._waiting -= 1
 
@@ -155,7 +168,7 @@ class Subscription:
         costs more than a message, so it is done once for all messages that came together."""
         if not self._waiting:
             return
-        if self._engine is None or self._engine.ended:
+        if self._engine is None or self._engine.ended or self._engine.has_news:
             self._notify()
         else:
             self._runtime.after_chunk(self._notify)

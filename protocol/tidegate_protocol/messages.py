@@ -39,6 +39,7 @@ from .parts import Subscription as Subscription
 from .parts import Text as Text
 from .parts import Topic as Topic
 from .parts import Url as Url
+from .rights import Patterns
 from .topics import is_pattern
 
 MESSAGES_REPORTED_MAX: Final = 10**12
@@ -113,6 +114,8 @@ class PublisherWelcome(Message):
     checked_accounts: bool = False
     """Whether every link passes on the account of a publisher (`user_id`), so that it may be said. A link that does not
     would stop at the first message that carries one."""
+    publish: Patterns | None = None
+    """What the publisher's account may publish, so that it need not find out by being disconnected; None: any topic."""
 
 
 class PublisherGoodbye(Message):

@@ -98,6 +98,8 @@ class RefusalReason(StrEnum):
     LIMIT = "limit"
     INVALID = "invalid"
     FAILED = "failed"
+    NOT_ALLOWED = "not-allowed"
+    """No rule of the account allows it."""
 
 
 class Metric(StrEnum):

@@ -84,6 +84,15 @@ def is_pattern(value: str) -> bool:
     return True
 
 
+def is_topic(value: str) -> bool:
+    """Whether messages can be published under `value`."""
+    try:
+        check_topic(value)
+    except InvalidTopic:
+        return False
+    return True
+
+
 def matches(pattern: str, topic: str) -> bool:
     """Whether a message published under `topic` is one that `pattern` asks for."""
     compiled = _compile(pattern)
@@ -158,7 +167,7 @@ class _Compiled:
 
 @lru_cache(maxsize=COMPILED_PATTERNS_MAX)
 def _compile(pattern: str) -> _Compiled:
-    words = _normal(pattern)
+    words = normal_words(pattern)
     any_words = sum(1 << place for place, word in enumerate(words) if word == ANY_WORDS)
     takes_unknown = sum(1 << place for place, word in enumerate(words) if word == ONE_WORD)
     takes: dict[str, int] = {}
@@ -185,7 +194,7 @@ def _compile(pattern: str) -> _Compiled:
     )
 
 
-def _normal(pattern: str) -> list[str]:
+def normal_words(pattern: str) -> list[str]:
     """The words of an equivalent pattern: each run of wildcards is some `*` and then at most one `#`."""
     words: list[str] = []
     pending = False

@@ -7,7 +7,8 @@ subscriber must not be able to do, tried with their own credentials.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aio_pika
 import pytest
@@ -15,45 +16,45 @@ import pytest_asyncio
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from tests.support.brokers import RawClient
+from tests.support.cells import (
+    Cell,
+    Tried,
+    asked_cells,
+    edge_cells,
+    head_cells,
+    kinds,
+    ordered_cells,
+    try_asking,
+    try_cells,
+    try_ordering,
+)
 from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import eventually
-from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Subscriber
+from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Refused, Subscriber
 from tidegate._engine.asking import Asking
+from tidegate_brokers.access.applying import ChangeKind
 from tidegate_embedded.nodes import RabbitNode
 from tidegate_protocol import telemetry
 from tidegate_protocol.balancing.drains import DrainReply, DrainRequest
-from tidegate_protocol.balancing.loads import PieGlobal, PieLocal
+from tidegate_protocol.balancing.loads import PieLocal
 from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport, MigrationStage
-from tidegate_protocol.balancing.publishers import PublisherMoveOrder
 from tidegate_protocol.balancing.sessions import SessionNotice, SessionPhase
-from tidegate_protocol.insight import CorrelatedPair, EdgeInsight, Insight
+from tidegate_protocol.insight import CorrelatedPair, Insight
 from tidegate_protocol.messages import (
     ControlMessage,
-    EdgeGoodbye,
-    OutputRemove,
     PublisherGoodbye,
     Refusal,
+    SubscribeReply,
     UnsubscribeRequest,
     encode,
 )
 from tidegate_protocol.names import (
     ANSWER_KEY,
     CONTROL_EXCHANGE,
-    DELIVER_EXCHANGE,
     HOM_KEY,
-    OPERATOR_KEY,
     PUBLISH_EXCHANGE,
-    broker_key,
-    client_key,
-    control_queue,
-    ingress_exchange,
-    link_queue,
-    marker_key,
-    output_queue,
-    pie_global_key,
-    pie_local_key,
 )
-from tidegate_protocol.operations import PauseRequest
+from tidegate_protocol.operations import ExplainReply, ExplainRequest, OverviewReply, OverviewRequest, PauseRequest
 from tidegate_protocol.parts import LoadState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -66,13 +67,26 @@ name = "head"
 cluster = "main"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "head"
+
+[[head]]
+name = "north-head"
+cluster = "north"
+host = "{host}"
+port = {port}
+management_port = {management}
+vhost = "north-head"
+
+[[link]]
+between = ["head", "north-head"]
 
 [[edge]]
 name = "edge-1"
 head = "head"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "edge-1"
 
 [[edge]]
@@ -80,6 +94,7 @@ name = "edge-2"
 head = "head"
 host = "{host}"
 port = {port}
+management_port = {management}
 vhost = "edge-2"
 
 [[client]]
@@ -94,12 +109,48 @@ subscribe = true
 name = "buoy"
 publish = true
 
+[[tenant]]
+name = "north"
+publish = ["north.level.*", "north.#.alarm"]
+subscribe = ["north.#"]
+
+[[client]]
+name = "gauge"
+tenant = "north"
+publish = true
+
+[[client]]
+name = "watch"
+tenant = "north"
+subscribe = ["north.level.*", "north.*.alarm"]
+
+[[client]]
+name = "idle"
+
+[[client]]
+name = "odd"
+publish = ["odd.{{vhost}}.*", "odd.(a|b)", "odd.ä", 'odd.\\d', "odd.$.#.[x]"]
+
 [[operator]]
 name = "operator"
+
+[[operator]]
+name = "lookout"
+tenant = "north"
 
 [[analyst]]
 name = "analyst"
 """
+
+
+RELAY = """
+[[client]]
+name = "relay"
+tenant = "north"
+publish = ["north.a.alarm"]
+subscribe = ["north.a.*"]
+"""
+LAYOUT += RELAY
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -151,8 +202,44 @@ def blocking_client_works(url: str) -> None:
         assert subscriber.subscribe("t.#", deadline=5).edge in EDGES
 
 
+async def test_every_cell_of_the_table_is_as_the_rules_say(guarded: Guarded) -> None:
+    """Account × operation × object: what is allowed works, and the rest is refused, by RabbitMQ, the head and the edge.
+
+    The figures say how large the table is; it is made from the layout, and must not shrink unnoticed.
+    """
+    layout, made = guarded.layout, dict[tuple[str, str], SubscribeReply]()
+    asked, ordered = asked_cells(layout), ordered_cells(layout)
+    wrong = await try_asking(guarded, asked, made)
+    wrong += await try_ordering(guarded, "edge-1", ordered)
+    queues = {name: reply.queue for (name, _), reply in sorted(made.items()) if reply.edge == "edge-1"}
+    on_rabbitmq = [*head_cells(layout), *edge_cells(layout, "edge-1", queues)]
+    wrong += await try_cells(guarded, on_rabbitmq)
+    assert wrong == []
+    cells = [*asked, *ordered, *(one.cell for one in on_rabbitmq)]
+    assert len(set(cells)) == len(cells)
+    allowed = sum(cell.allowed for cell in cells)
+    print(f"{len(cells)} cells, {allowed} allowed, {len({cell.account for cell in cells})} accounts")
+    assert len(cells) >= 700
+    assert allowed >= 100
+    assert {cell.account for cell in cells} > kinds(layout, layout.head[0]).keys()
+
+
+async def test_the_table_finds_a_right_that_is_too_wide(guarded: Guarded) -> None:
+    """A table that can't fail proves nothing: each way of trying is shown something that is not so."""
+    layout = guarded.layout
+    assert len(await try_cells(guarded, [lie(one) for one in head_cells(layout) if one.cell.account == "gauge"])) > 30
+    assert len(await try_ordering(guarded, "edge-2", [opposite(cell) for cell in ordered_cells(layout)[:4]])) == 4
+
+
+def opposite(cell: Cell) -> Cell:
+    return replace(cell, allowed=not cell.allowed)
+
+
+def lie(one: Tried) -> Tried:
+    return replace(one, cell=opposite(one.cell))
+
+
 PIE = PieLocal(cluster="main", broker="edge-1", state=LoadState.LOW, period_s=1)
-GLOBAL_PIE = PieGlobal(cluster="main", head="head", state=LoadState.LOW, period_s=1)
 SESSION = SessionNotice(session="s~1~1", phase=SessionPhase.ENDED, source="edge-1")
 MOVE = MigrateOrder(
     migration="m~1",
@@ -168,41 +255,9 @@ MOVE = MigrateOrder(
     heads=("head",),
     timeout_us=1_000_000,
 )
-PUBLISHER_MOVE = PublisherMoveOrder(
-    move="p~1", publisher="buoy~1", head="head", url="amqp://127.0.0.1:1/x", timeout_us=1_000_000
-)
 PAIR = CorrelatedPair(topic_a="t.a", topic_b="t.b", coefficient=0.9)
 INSIGHT = Insight(cluster="main", made_at_us=1, valid_for_us=60_000_000, pairs=(PAIR,))
-EDGE_INSIGHT = EdgeInsight(head="head", incarnation=9, number=9, made_at_us=1, left_us=1, uplink_bytes_per_s=1.0)
-FORGED: dict[str, tuple[str, str, ControlMessage]] = {
-    "pie, of an edge": (CONTROL_EXCHANGE, pie_local_key("main"), PIE),
-    "pie, of a cluster": (CONTROL_EXCHANGE, pie_global_key("main"), GLOBAL_PIE),
-    "session, to an edge": (CONTROL_EXCHANGE, broker_key("edge-1"), SESSION),
-    "session, to the head": (CONTROL_EXCHANGE, broker_key("head"), SESSION),
-    "session, straight into an edge's queue": ("", control_queue("edge-1"), SESSION),
-    "migrate, to a subscriber": (CONTROL_EXCHANGE, client_key(f"{VICTIM}-1"), MOVE),
-    "migrate, to a publisher": (CONTROL_EXCHANGE, client_key("buoy~1"), PUBLISHER_MOVE),
-    "insight, to the head": (CONTROL_EXCHANGE, OPERATOR_KEY, INSIGHT),
-    "insight, straight into the head's queue": ("", control_queue("head"), INSIGHT),
-    "insight, to an edge": (CONTROL_EXCHANGE, broker_key("edge-1"), EDGE_INSIGHT),
-    "an edge's goodbye": (CONTROL_EXCHANGE, "head", EdgeGoodbye(edge="edge-1")),
-    "a queue's removal": (CONTROL_EXCHANGE, broker_key("edge-1"), OutputRemove(subscriber=VICTIM, number=0)),
-    "an operator's pause": (CONTROL_EXCHANGE, OPERATOR_KEY, PauseRequest(paused=True)),
-    "a pause, straight into the head's queue": ("", control_queue("head"), PauseRequest(paused=True)),
-}
 CLIENTS = pytest.mark.parametrize("user", ["buoy", "desk"], ids=["publisher", "subscriber"])
-
-
-@CLIENTS
-@pytest.mark.parametrize("what", FORGED)
-async def test_forged_control_messages_are_refused(guarded: Guarded, user: str, what: str) -> None:
-    exchange_name, key, message = FORGED[what]
-
-    async def forge(channel: AbstractChannel) -> None:
-        exchange = await channel.get_exchange(exchange_name, ensure=False)
-        await exchange.publish(aio_pika.Message(encode(message)), key, mandatory=False)
-
-    await refused(guarded, user, "head", forge)
 
 
 @CLIENTS
@@ -218,69 +273,6 @@ async def test_forged_control_messages_are_refused_by_the_keys_of_clients(
             answer = await client.ask_raw(encode(message), key)
             assert isinstance(answer, Refusal), answer
             assert f"{message.kind} may not be sent" in answer.message
-
-
-Deed = Callable[[AbstractChannel], Awaitable[object]]
-
-
-async def refused(guarded: Guarded, user: str, vhost: str, deed: Deed) -> None:
-    async with guarded.channel(user, vhost) as channel:
-        with pytest.raises(aio_pika.exceptions.ChannelClosed, match="ACCESS_REFUSED"):
-            await deed(channel)
-
-
-def publishing(exchange_name: str, key: str) -> Deed:
-    async def deed(channel: AbstractChannel) -> None:
-        exchange = await channel.get_exchange(exchange_name, ensure=False)
-        await exchange.publish(aio_pika.Message(b"x"), key, mandatory=False)
-
-    return deed
-
-
-def taking(queue: str) -> Deed:
-    async def deed(channel: AbstractChannel) -> None:
-        await (await channel.get_queue(queue, ensure=False)).get(fail=False)
-
-    return deed
-
-
-def binding(exchange: str, key: str) -> Deed:
-    async def deed(channel: AbstractChannel) -> None:
-        await (await channel.declare_queue(exclusive=True)).bind(exchange, key)
-
-    return deed
-
-
-DEEDS: dict[str, tuple[str, str, Deed]] = {
-    "publish as a subscriber": ("desk", "head", publishing(PUBLISH_EXCHANGE, "t.a")),
-    "publish a marker": ("buoy", "head", publishing(PUBLISH_EXCHANGE, marker_key("m~1", "head"))),
-    "write into a link": ("buoy", "head", publishing("", link_queue("edge-1"))),
-    "write into a link, as a subscriber": ("desk", "head", publishing("", link_queue("edge-1"))),
-    "write as a neighbouring head": ("buoy", "head", publishing(ingress_exchange("north-head"), "t.a")),
-    "write telemetry": ("buoy", "head", publishing("tidegate.telemetry", "load")),
-    "deliver on an edge": ("desk", "edge-1", publishing(DELIVER_EXCHANGE, "t.a")),
-    "deliver into a queue": ("desk", "edge-1", publishing("", output_queue(VICTIM, 0))),
-    "read another's queue": ("desk", "edge-1", taking(output_queue(VICTIM, 0))),
-    "read a queue of a longer name": ("desk", "edge-1", taking(output_queue("desktop", 0))),
-    "read a link": ("desk", "head", taking(link_queue("edge-1"))),
-    "read the head's requests": ("desk", "head", taking(control_queue("head"))),
-    "read telemetry": ("buoy", "head", taking("tidegate.telemetry")),
-    "listen to what is published": ("buoy", "head", binding(PUBLISH_EXCHANGE, "#")),
-    "listen to another's orders": ("desk", "head", binding(CONTROL_EXCHANGE, client_key(VICTIM))),
-    "listen to all control messages": ("desk", "head", binding(CONTROL_EXCHANGE, "#")),
-    "listen to requests of clients": ("desk", "head", binding(CONTROL_EXCHANGE, HOM_KEY)),
-    "delete a queue": ("desk", "edge-1", lambda channel: channel.queue_delete(output_queue(VICTIM, 0))),
-    "delete an exchange": ("buoy", "head", lambda channel: channel.exchange_delete(CONTROL_EXCHANGE)),
-    "declare a queue": ("buoy", "head", lambda channel: channel.declare_queue("link.mine", durable=True)),
-    "write as an analyst": ("analyst", "head", publishing(CONTROL_EXCHANGE, OPERATOR_KEY)),
-    "ask as a client, being an operator": ("operator", "head", publishing(CONTROL_EXCHANGE, HOM_KEY)),
-}
-
-
-@pytest.mark.parametrize("what", DEEDS)
-async def test_what_is_not_theirs_to_do_is_refused(guarded: Guarded, what: str) -> None:
-    user, vhost, deed = DEEDS[what]
-    await refused(guarded, user, vhost, deed)
 
 
 async def test_publishers_have_no_business_on_an_edge(guarded: Guarded) -> None:
@@ -342,3 +334,103 @@ async def test_an_answer_that_was_not_asked_for_is_dropped(guarded: Guarded) -> 
         return await guarded.processes["head"].metric(sample) == before + 1
 
     await eventually(counted, "it is counted")
+
+
+async def test_an_operator_of_a_tenant_looks_at_its_own_and_never_acts(guarded: Guarded) -> None:
+    async with (
+        AsyncSubscriber(guarded.url("watch"), name="watch-1") as mine,
+        AsyncSubscriber(guarded.url(VICTIM), name=f"{VICTIM}-1") as other,
+        Asking(guarded.url("lookout")) as lookout,
+        Asking(guarded.url("operator")) as operator,
+    ):
+        await mine.subscribe("north.level.*", deadline=5)
+        await other.subscribe("t.#", deadline=5)
+        overview = await lookout.ask(OverviewRequest(queues=20), OverviewReply)
+        there = {queue.subscriber for broker in overview.brokers for queue in broker.queues}
+        assert all(name.partition("-")[0] in ("watch", "gauge", "relay") for name in there), there
+        assert (await operator.ask(ExplainRequest(about=f"{VICTIM}-1"), ExplainReply)).queues
+        assert (await lookout.ask(ExplainRequest(about="watch-1"), ExplainReply)).about == "watch-1"
+        for forbidden in (ExplainRequest(about=f"{VICTIM}-1"), PauseRequest(paused=True), DrainRequest(edge="edge-1")):
+            with pytest.raises(Refused):
+                await lookout.ask(forbidden, ExplainReply)
+
+
+WATCHED = "north.level.*"
+SERVED = "north.#"
+
+
+async def test_a_right_that_is_revoked_ends_at_once_and_comes_back(guarded: Guarded) -> None:
+    """`watch` loses what it subscribes to, `gauge` what it publishes, `relay` its account; nobody else notices. Nothing
+    is restarted. When the old layout is applied again, `watch` and `gauge` go on by themselves.
+    """
+    got: list[str] = []
+    async with (
+        AsyncSubscriber(guarded.url("watch")) as loser,
+        AsyncSubscriber(guarded.url(VICTIM)) as bystander,
+        AsyncPublisher(guarded.url("gauge")) as gauge,
+        AsyncPublisher(guarded.url("buoy")) as buoy,
+        guarded.channel("gauge") as plain,
+    ):
+        blocking = Subscriber(guarded.url("watch"))
+        await asyncio.to_thread(blocking.open)
+        waiting = await asyncio.to_thread(blocking.subscribe, WATCHED, 5.0)
+        watched = await loser.subscribe(WATCHED, deadline=5)
+        served = await bystander.subscribe(SERVED, deadline=5, callback=lambda message: got.append(message.topic))
+        await (await gauge.publish("north.level.1", b"x"))
+        assert (await anext(watched)).topic == "north.level.1"
+        # RabbitMQ remembers that this channel may: only closing its connection ends it.
+        await publishing(plain, "north.level.1")
+        assert (await anext(watched)).topic == "north.level.1"
+        changes = await guarded.applied(
+            lambda text: (
+                text.replace('subscribe = ["north.level.*", "north.*.alarm"]', 'subscribe = ["north.*.alarm"]')
+                .replace('publish = ["north.level.*", "north.#.alarm"]', 'publish = ["north.#.alarm"]')
+                .replace(RELAY, "")
+            )
+        )
+        assert {(one.account, one.kinds) for one in changes if one.broker == "head"} == {
+            ("gauge", (ChangeKind.RIGHTS,)),
+            ("relay", (ChangeKind.DELETED,)),
+        }
+        assert sum(one.closed for one in changes) >= 3, "the two channels of gauge, and what asks its head"
+        await eventually(lambda: plain.is_closed, "its connection was closed", 5)
+        async with guarded.channel("gauge") as again:
+            with pytest.raises(aio_pika.exceptions.ChannelClosed, match="ACCESS_REFUSED"):
+                await publishing(again, "north.level.1")
+        with pytest.raises(Refused, match=r"watch.* may not subscribe to north\.level\.\*.*north\.\*\.alarm"):
+            await asyncio.wait_for(anext(watched), 20)
+        assert await asyncio.to_thread(lambda: [waiting.get(20), waiting.get(20)]) != [None, None]
+        with pytest.raises(Refused, match=r"may not subscribe to north\.level\.\*"):
+            await asyncio.to_thread(waiting.get, 20)
+        await asyncio.to_thread(blocking.close)
+        assert watched.problem is not None
+        assert watched.problem.reason == "not-allowed"
+        await eventually(lambda: refuses(gauge, "north.level.1"), "the publisher is told what it may publish")
+        await (await gauge.publish("north.x.alarm", b"x"))
+        await (await buoy.publish("north.level.9", b"x"))
+        await eventually(lambda: got[-2:] == ["north.x.alarm", "north.level.9"], f"others are served: {got}")
+        assert (served.reconnects, buoy.statistics().reconnects) == (0, 0)
+        with pytest.raises(aio_pika.exceptions.AMQPError):
+            await aio_pika.connect(guarded.url("relay"))
+        assert await guarded.applied(lambda text: text.replace(RELAY, "")) != []
+        assert await guarded.applied(lambda text: text.replace(RELAY, "")) == [], "it is all there"
+        await guarded.applied(lambda text: text)
+        await eventually(lambda: not refuses(gauge, "north.level.1"), "the publisher may again")
+        await eventually(lambda: watched.attached, "the subscriber is served again", 60)
+        assert watched.problem is None
+        await (await gauge.publish("north.level.2", b"x"))
+        assert (await anext(watched)).topic == "north.level.2"
+
+
+async def publishing(channel: AbstractChannel, topic: str) -> None:
+    exchange = await channel.get_exchange(PUBLISH_EXCHANGE, ensure=False)
+    await exchange.publish(aio_pika.Message(b"x"), topic, mandatory=False)
+
+
+def refuses(publisher: AsyncPublisher, topic: str) -> bool:
+    """Whether the SDK refuses to take such a publication; nothing is published."""
+    try:
+        publisher._running().machine.draft(topic, b"x", None, True)
+    except Refused as error:
+        return topic in error.message
+    return False

@@ -207,12 +207,12 @@ class RawClient:
     async def ask(self, message: ControlMessage) -> ControlMessage:
         return await self.ask_raw(encode(message), request_key(message))
 
-    async def ask_raw(self, body: bytes, key: str = HOM_KEY) -> ControlMessage:
+    async def ask_raw(self, body: bytes, key: str = HOM_KEY, user_id: str | None = None) -> ControlMessage:
         self.requests += 1
         request = str(self.requests)
         future = self.answers[request] = asyncio.get_running_loop().create_future()
         exchange = await self.channel.get_exchange(CONTROL_EXCHANGE, ensure=False)
-        message = aio_pika.Message(body, reply_to="amq.rabbitmq.reply-to", correlation_id=request)
+        message = aio_pika.Message(body, reply_to="amq.rabbitmq.reply-to", correlation_id=request, user_id=user_id)
         returned: object = await exchange.publish(message, key)
         if isinstance(returned, DeliveredMessage):
             raise ConnectionError(f"nobody takes what is sent to {key}")

@@ -6,7 +6,8 @@ Every broker of the layout has a virtual host of its name. The layout's places a
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import tomllib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import httpx
 from aio_pika.abc import AbstractChannel
 
 from tests.support.brokers import PERIOD_S, Process, start_all, terminate_all
+from tidegate_brokers.access.applying import Change
 from tidegate_brokers.access.layout import HeadPlace, Layout
 from tidegate_brokers.access.preparing import Access
 from tidegate_embedded.nodes import RabbitNode, management_url
@@ -27,6 +29,15 @@ class Guarded:
 
     access: Access
     processes: dict[str, Process]
+    layout: Layout
+    directory: Path
+    """Where everything was written, the layout among it."""
+
+    async def applied(self, change: Callable[[str], str]) -> list[Change]:
+        """Apply the layout with something changed in its text, as `tidegate access apply` does."""
+        file = self.directory / "changed.toml"
+        file.write_text(change((self.directory / "layout.toml").read_text()))
+        return await Access(Layout.load(file), self.directory, {}).apply()
 
     def url(self, user: str, vhost: str = "head") -> str:
         whole = self.access.url(user).reveal()
@@ -44,7 +55,8 @@ async def guarded_cluster(
     node: RabbitNode, directory: Path, layout_text: str, accounts: str = "unchecked"
 ) -> AsyncIterator[Guarded]:
     """Make the accounts, import them as an operator would, and run the processes with them."""
-    (directory / "layout.toml").write_text(layout_text.format(host=node.host, port=node.amqp_port))
+    ports = {"port": node.amqp_port, "management": node.management_port}
+    (directory / "layout.toml").write_text(layout_text.format(host=node.host, **ports))
     layout = Layout.load(directory / "layout.toml")
     access = Access(layout, directory, {})
     access.write()
@@ -59,7 +71,7 @@ async def guarded_cluster(
     }
     try:
         await start_all(processes.values())
-        yield Guarded(access, processes)
+        yield Guarded(access, processes, layout, directory)
     finally:
         await terminate_all(processes.values())
 
@@ -74,6 +86,8 @@ def _process(node: RabbitNode, folder: Path, role: str, accounts: str) -> Proces
         "accounts": accounts,
     }
     file = folder / "whole.toml"
-    more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items())
-    file.write_text(more + (folder / "broker.toml").read_text())
+    prepared = (folder / "broker.toml").read_text()
+    own = tomllib.loads(prepared)
+    more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items() if option not in own)
+    file.write_text(more + prepared)
     return Process(role, file, folder / "log")

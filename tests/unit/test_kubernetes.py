@@ -26,7 +26,13 @@ from tidegate_protocol.form import BODY_BYTES_MAX
 
 ROOT = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
-WRITTEN = ("broker.toml", "definitions/1-exchanges.json", "definitions/2-accounts.json", "conf.d/memory.conf")
+WRITTEN = (
+    "broker.toml",
+    "rules.json",
+    "definitions/1-exchanges.json",
+    "definitions/2-accounts.json",
+    "conf.d/memory.conf",
+)
 """What `tidegate access prepare` writes into the folder of each broker."""
 LAYOUT = tomllib.loads((ROOT / "layout.toml").read_text())
 BROKERS = {place["name"]: place for kind in ("head", "edge") for place in LAYOUT[kind]}

@@ -14,7 +14,7 @@ from typing import Final
 from tidegate_protocol.balancing.drains import DrainNotice, DrainReply
 from tidegate_protocol.balancing.loads import PieLocal
 from tidegate_protocol.balancing.paths import PatternPaths
-from tidegate_protocol.decisions import ActionRefused, Decision, HelloRefused
+from tidegate_protocol.decisions import ActionRefused, Decision, HelloRefused, RulesTaken
 from tidegate_protocol.messages import (
     ALARMS_MAX,
     EdgeGoodbye,
@@ -38,6 +38,7 @@ from ..machine import (
     Event,
     MessageReceived,
     ReplyAddress,
+    RulesSeen,
     SampleSoon,
     Send,
     ServerSeen,
@@ -97,6 +98,7 @@ class EdgeAgent:
         dispatch.on_event(EdgeSampled, self._sampled)
         dispatch.on_event(AlarmsSeen, self._alarms_seen)
         dispatch.on_event(ServerSeen, self._server_seen)
+        dispatch.on_event(RulesSeen, self._rules_seen)
         dispatch.on_message(PieLocal, self._on_report)
         dispatch.on_message(PatternPaths, self._on_paths)
         dispatch.on_message(DrainNotice, self._on_drain)
@@ -141,7 +143,13 @@ class EdgeAgent:
     def _start(self, event: Started) -> None:
         for subscription in event.outputs:
             self._outputs.put(subscription)
+        self._outputs.revoke()
         self._send_hello()
+
+    def _rules_seen(self, event: RulesSeen) -> None:
+        self._context.rules = event.rules
+        ended = self._outputs.revoke()
+        self._context.decide(RulesTaken(self.config.edge, len(event.rules), ended))
 
     def _alarms_seen(self, event: AlarmsSeen) -> None:
         self._context.see_alarms(event.raised)

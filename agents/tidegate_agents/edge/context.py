@@ -13,3 +13,5 @@ class EdgeContext(BrokerContext):
         super().__init__(config.edge, config.incarnation)
         self.config = config
         self.draining = config.draining
+        self.rules = config.rules
+        """What accounts may publish and subscribe; None: everything."""

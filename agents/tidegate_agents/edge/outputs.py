@@ -5,6 +5,7 @@ Invariants:
 - an output counts as there once RabbitMQ has confirmed it, and no longer once RabbitMQ has confirmed that it
   is gone; the detector follows the outputs that are there, and nothing else;
 - preparing and removing may be repeated at will: repetitions are answered together;
+- no output is made, adopted or kept that the rules don't allow, whatever the head says: a head may be older, or lie;
 - an output for a migration is ready once its marker key is bound as well;
 - RabbitMQ knows best. An output that its listing shows twice in a row and we don't know is adopted; an output that it
   lacks twice in a row is gone (a queue expires when its subscriber stays away too long). Once is not enough: a listing
@@ -17,7 +18,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from tidegate_protocol.balancing.markers import MarkerBind
-from tidegate_protocol.decisions import OutputListed, OutputOutcome
+from tidegate_protocol.decisions import OutputListed, OutputOutcome, SubscriptionRevoked
 from tidegate_protocol.messages import (
     REGISTRY_PAGE_MAX,
     OutputPrepare,
@@ -30,6 +31,7 @@ from tidegate_protocol.messages import (
 )
 from tidegate_protocol.names import output_queue
 from tidegate_protocol.rendering import refusals
+from tidegate_protocol.rights import may_subscribe
 
 from ..kit.dispatch import Dispatch
 from ..kit.outbox import joined
@@ -89,7 +91,10 @@ class EdgeOutputs:
         queue = output_queue(*key_of(subscription))
         known = self._outputs.get(queue)
         new = known is None and queue not in self._declaring
-        if known is not None and known.pattern != subscription.pattern and queue not in self._deleting:
+        judgement = may_subscribe(subscription.subscriber, subscription.pattern, self._context.rules)
+        if not judgement.allowed:
+            self._context.refuse(reply_to, refusals.not_allowed(judgement))
+        elif known is not None and known.pattern != subscription.pattern and queue not in self._deleting:
             self._context.refuse(reply_to, refusals.other_pattern(queue, known.pattern))
         elif new and (self._context.draining or self._context.stopping):
             self._context.refuse(reply_to, refusals.takes_nothing_new(self._context.config.edge))
@@ -169,6 +174,8 @@ class EdgeOutputs:
                 continue
             if queue not in self._doubted or self._doubted[queue] != seen:
                 doubted[queue] = seen
+            elif seen is not None and self._ends(queue, seen):
+                continue
             elif seen is not None:
                 self.put(seen)
                 self._context.decide(OutputListed(queue, OutputOutcome.ADOPTED))
@@ -191,6 +198,30 @@ class EdgeOutputs:
         queue = output_queue(*key_of(action.subscription))
         replies = self._deleting.pop(queue, [])
         self._context.refuse(replies, refusals.not_deleted(queue, problem))
+
+    def revoke(self) -> int:
+        """Delete every output that the rules don't allow; say how many. Its head learns it from the next hello, and its
+        subscriber from its head.
+        """
+        wanted = {queue: subscription for queue, (subscription, _) in self._declaring.items()}
+        every = {**self._outputs, **wanted}
+        return sum(self._ends(queue, every[queue]) for queue in sorted(every))
+
+    def _ends(self, queue: str, subscription: Subscription) -> bool:
+        """Whether the rules don't allow this output, which is deleted then."""
+        context = self._context
+        judgement = may_subscribe(subscription.subscriber, subscription.pattern, context.rules)
+        if judgement.allowed or (queue in self._deleting and queue not in self._declaring):
+            return False
+        _, waiting = self._declaring.pop(queue, (None, []))
+        self._marker_wanted.pop(queue, None)
+        context.refuse(waiting, refusals.not_allowed(judgement))
+        self._deleting.setdefault(queue, [])
+        context.do(DeleteOutput(subscription))
+        context.decide(
+            SubscriptionRevoked(subscription.subscriber, subscription.pattern, context.config.edge, judgement.verdict)
+        )
+        return True
 
     def put(self, subscription: Subscription) -> None:
         """The output queue of this subscription is there."""

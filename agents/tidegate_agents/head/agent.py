@@ -11,6 +11,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `abroad/` | subscriptions moved to and from other clusters |
 | `publishers/`, `load` | who publishes what, floods, publishers moved to other heads, the load of this head |
 | `insights` | what analytics has learned, in placements and for edges |
+| `rights`, `veil` | which subscriptions accounts may have, and what operators of tenants may see |
 | `inspect` | what operators ask: states, reasons, plans; pausing |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
@@ -71,6 +72,7 @@ from .publishers.defence import Defence
 from .publishers.leaving import PublisherMoves
 from .publishers.paths import Paths
 from .publishers.streams import Publishers
+from .rights import Rights
 
 
 class HeadAgent:
@@ -110,24 +112,12 @@ class HeadAgent:
         self._acceptances = Acceptances(context, knowledge, preparations, sessions, guests, endings)
         # Clients and operators
         self._allocations = Allocations(context, edges, neighbours, migrations, knowledge, placing, doubts)
+        self._rights = Rights(context, self._allocations, migrations, doubts, removals)
         operations = Operations(context, edges, neighbours, sessions, loads, defence, insights)
         self._parts = (
             *(knowledge, publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations),
-            *(
-                sessions,
-                drains,
-                doubts,
-                reports,
-                guests,
-                paths,
-                defence,
-                loads,
-                publisher_moves,
-                arrivals,
-                flood,
-                remote_steps,
-            ),
-            *(candidates, room, endings, self._acceptances, operations, insights),
+            *(sessions, drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood),
+            *(remote_steps, candidates, room, endings, self._acceptances, operations, insights, self._rights),
         )
         self.ignored = 0
         """Messages of kinds that are not for a head."""
@@ -170,7 +160,10 @@ class HeadAgent:
         context.now = now
         if isinstance(event, ActionFailed):
             context.decide(ActionRefused(type(event.action).__name__, event.problem))
-        if not dispatch.lead(event, context.requests):
+        objection = context.veil.objection(event, context.rules) if isinstance(event, MessageReceived) else None
+        if isinstance(event, MessageReceived) and objection is not None:
+            context.refuse(event.reply_to, objection)
+        elif not dispatch.lead(event, context.requests):
             self.ignored += 1
             if isinstance(event, MessageReceived):
                 context.refuse(event.reply_to, refusals.misdirected(context.config.head, event.message.kind))
@@ -218,7 +211,7 @@ class HeadAgent:
     # Clients
 
     def _subscribe(self, message: SubscribeRequest, reply_to: ReplyAddress | None) -> None:
-        if not self._refused_while_stopping(reply_to):
+        if not self._refused_while_stopping(reply_to) and not self._rights.refused(message, reply_to):
             self._allocations.subscribe(message, reply_to)
 
     def _refused_while_stopping(self, reply_to: ReplyAddress | None) -> bool:

@@ -11,8 +11,13 @@ the dispatch (`events`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tidegate_protocol.messages import ControlMessage
+
 from ..config import HeadConfig
 from ..kit.broker import BrokerContext
+from ..machine import ReplyAddress
 from ..topics.routes import RouteTable
 from ..topics.waits import Waits
 from .bindings import Bindings
@@ -20,6 +25,7 @@ from .moving.cooldowns import Cooldowns
 from .moving.promises import Promises
 from .places.ledger import Ledger
 from .registry import Registry
+from .veil import Veil
 
 
 class HeadContext(BrokerContext):
@@ -35,6 +41,15 @@ class HeadContext(BrokerContext):
         self.bindings = Bindings(self, self.routes, self.waits, config.reply_timeout_s)
         self.promises = Promises()
         self.cooldowns = Cooldowns()
+        self.rules = config.rules
+        """What accounts may publish and subscribe; None: everything."""
+        self.veil = Veil()
+
+    def reply(self, to: ReplyAddress | Iterable[ReplyAddress | None] | None, message: ControlMessage) -> None:
+        """Answer, each asker with what it may see."""
+        for address in (to,) if to is None or isinstance(to, ReplyAddress) else to:
+            if address is not None:
+                super().reply(address, self.veil.veiled(address, message, self.rules))
 
     def close_wait(self, key: str) -> None:
         """Nobody waits for these routes any more."""

@@ -14,13 +14,19 @@
     head = "coast-head"
     host = "rabbit-2"
 
+    [[tenant]]
+    name = "coastguard"
+    publish = ["coast.#"]           # none of its accounts may more
+    subscribe = ["coast.#", "weather.*"]
+
     [[client]]
     name = "siren"                  # may call itself siren, siren-1, siren-north, …
+    tenant = "coastguard"
     publish = false
-    subscribe = true
+    subscribe = ["coast.alert.#"]   # true: all that its tenant may; without a tenant, any topic
 
     [[operator]]
-    name = "operator"
+    name = "operator"               # with tenant = "…", it looks only, and sees no names of others
 
     [[analyst]]
     name = "analyst"
@@ -28,7 +34,9 @@
     [[secret]]
     name = "grafana"                # a password for something that is not RabbitMQ
 
-Knows no rights and no passwords.
+Invariant: what an account may publish or subscribe, its tenant may; a layout that says otherwise is refused.
+
+Knows no passwords, and no rights of RabbitMQ's (`roles.py`).
 """
 
 from __future__ import annotations
@@ -38,9 +46,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StrictBool, ValidationError, model_validator
+
+from tidegate_protocol.rights import AccountRights, Deed, OperatorRights, Patterns, Rules
+from tidegate_protocol.topics import ANY_WORDS, covers
 
 from ..errors import TopologyError
 from ..settings.options import Name, Options
@@ -57,7 +68,10 @@ from .roles import (
     neighbour_at_head,
     operator_at_head,
     subscriber_at_edge,
+    warden_account,
 )
+
+ANY_TOPIC: Final = (ANY_WORDS,)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -77,6 +91,8 @@ class _Place(Options):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """None: RabbitMQ's own, 5672, or 5671 with TLS."""
     vhost: str = "/"
+    management_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Of its management API; None: RabbitMQ's own, 15672, or 15671 with TLS."""
     process_host: str | None = None
     """Where Prometheus reaches its process; None: at its name."""
 
@@ -99,18 +115,60 @@ class EdgePlace(_Place):
     head: Name
 
 
+Grant = Patterns | StrictBool
+"""Patterns, or all (`true`), or none (`false`)."""
+
+
+class Quota(Options):
+    """What an account or a tenant may use up. No limit can be set yet."""
+
+
+class Tenant(Options):
+    """A bound for several accounts."""
+
+    name: Name
+    publish: Grant = False
+    subscribe: Grant = False
+    quota: Quota = Quota()
+
+    def grant(self, deed: Deed) -> tuple[str, ...]:
+        """What its accounts may at most."""
+        return _patterns(self.publish if deed is Deed.PUBLISH else self.subscribe, ANY_TOPIC)
+
+
 class Client(Options):
     """An account for an application."""
 
     name: Name
-    publish: bool = False
-    subscribe: bool = False
+    tenant: Name | None = None
+    publish: Grant = False
+    subscribe: Grant = False
+    quota: Quota = Quota()
+
+    def grant(self, deed: Deed, tenant: Tenant | None) -> tuple[str, ...]:
+        """What it may do: its patterns, or where it is granted everything, those of its tenant."""
+        everything = ANY_TOPIC if tenant is None else tenant.grant(deed)
+        return _patterns(self.publish if deed is Deed.PUBLISH else self.subscribe, everything)
+
+
+def _patterns(grant: bool | tuple[str, ...], everything: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(grant, bool):
+        return everything if grant else ()
+    return grant
 
 
 class Person(Options):
-    """An account for an operator or an analyst."""
+    """An account for an analyst."""
 
     name: Name
+
+
+class Operator(Person):
+    """An account for an operator; one of a tenant looks at what concerns its tenant, and never acts."""
+
+    tenant: Name | None = None
+    sees_others: bool = False
+    """Whether one of a tenant is told the names of other tenants' clients."""
 
 
 class Layout(Options):
@@ -119,8 +177,9 @@ class Layout(Options):
     head: tuple[HeadPlace, ...] = Field(min_length=1)
     edge: tuple[EdgePlace, ...] = ()
     link: tuple[Link, ...] = ()
+    tenant: tuple[Tenant, ...] = ()
     client: tuple[Client, ...] = ()
-    operator: tuple[Person, ...] = ()
+    operator: tuple[Operator, ...] = ()
     analyst: tuple[Person, ...] = ()
     secret: tuple[Person, ...] = ()
 
@@ -155,7 +214,32 @@ class Layout(Options):
         for one, other in permutations(self.people, 2):
             if owns(one, other):
                 raise ValueError(f"the account {one} could use the name {other}, which is another account's")
+        tenants = [tenant.name for tenant in self.tenant]
+        if len(set(tenants)) < len(tenants):
+            raise ValueError(f"the tenant {max(tenants, key=tenants.count)} is named twice")
+        for client in self.client:
+            self._check_tenant(client)
+        for operator in self.operator:
+            if operator.tenant is not None and operator.tenant not in tenants:
+                raise ValueError(
+                    f"the operator {operator.name} belongs to a tenant {operator.tenant} that is not there"
+                )
         return self
+
+    def _check_tenant(self, client: Client) -> None:
+        if client.tenant is None:
+            return
+        tenant = self.tenant_of(client)
+        if tenant is None:
+            raise ValueError(f"the account {client.name} belongs to a tenant {client.tenant} that is not there")
+        for deed in Deed:
+            bounds = tenant.grant(deed)
+            for pattern in client.grant(deed, tenant):
+                if not any(covers(bound, pattern) for bound in bounds):
+                    raise ValueError(
+                        f"the account {client.name} may {deed} {pattern}, its tenant {tenant.name} only "
+                        f"{', '.join(bounds) or 'nothing'}"
+                    )
 
     @property
     def people(self) -> tuple[str, ...]:
@@ -168,9 +252,33 @@ class Layout(Options):
         """All brokers."""
         return (*self.head, *self.edge)
 
+    def tenant_of(self, client: Client) -> Tenant | None:
+        """The tenant that an account belongs to, if it belongs to one."""
+        return next((tenant for tenant in self.tenant if tenant.name == client.tenant), None)
+
+    @property
+    def rules(self) -> Rules:
+        """What each account of an application may publish and subscribe, as heads and edges read it."""
+        return Rules(
+            (
+                AccountRights(
+                    account=client.name,
+                    tenant=client.tenant,
+                    publish=client.grant(Deed.PUBLISH, self.tenant_of(client)),
+                    subscribe=client.grant(Deed.SUBSCRIBE, self.tenant_of(client)),
+                )
+                for client in self.client
+            ),
+            (OperatorRights(account=one.name, tenant=one.tenant, sees_others=one.sees_others) for one in self.operator),
+        )
+
     def head_of(self, edge: EdgePlace) -> HeadPlace:
         """The head that an edge belongs to."""
         return next(head for head in self.head if head.name == edge.head)
+
+    def sharing(self, place: HeadPlace | EdgePlace) -> tuple[HeadPlace | EdgePlace, ...]:
+        """All brokers on the same RabbitMQ, this one among them."""
+        return tuple(other for other in self.places if (other.host, other.port) == (place.host, place.port))
 
     def neighbours(self, head: HeadPlace) -> tuple[HeadPlace, ...]:
         """The heads that a head is linked with."""
@@ -183,9 +291,8 @@ class Layout(Options):
         Rights belong to a virtual host, but tags to a whole RabbitMQ: where brokers share one, an account has the tags
         of all its roles there, whichever definitions are read last.
         """
-        shared = [other for other in self.places if (other.host, other.port) == (place.host, place.port)]
         tags: dict[str, set[str]] = {}
-        for account in chain.from_iterable(map(self._roles, shared)):
+        for account in chain.from_iterable(map(self._roles, self.sharing(place))):
             tags.setdefault(account.user, set()).update(account.tags)
         return tuple(replace(account, tags=tuple(sorted(tags[account.user]))) for account in self._roles(place))
 
@@ -194,14 +301,15 @@ class Layout(Options):
 
     def _at_head(self, head: HeadPlace) -> Iterator[Account]:
         yield head_account(head.name)
+        yield warden_account(head.name)
         for edge in self.edge:
             if edge.head == head.name:
                 yield edge_at_head(edge.name, head.cluster)
         for neighbour in self.neighbours(head):
             yield neighbour_at_head(neighbour.name, head.name, head.cluster)
             yield link_at_head(neighbour.name)
-        for client in self.client:
-            yield client_at_head(client.name, publishes=client.publish)
+        for rights in self.rules:
+            yield client_at_head(rights.account, rights.publish)
         for operator in self.operator:
             yield operator_at_head(operator.name)
         for analyst in self.analyst:
@@ -209,7 +317,8 @@ class Layout(Options):
 
     def _at_edge(self, edge: EdgePlace) -> Iterator[Account]:
         yield edge_account(edge.name)
+        yield warden_account(edge.name)
         yield link_at_edge(edge.head)
-        for client in self.client:
-            if client.subscribe:
-                yield subscriber_at_edge(client.name)
+        for rights in self.rules:
+            if rights.subscribe:
+                yield subscriber_at_edge(rights.account)

@@ -4,6 +4,7 @@
     DIR/BROKER/definitions/        for its RabbitMQ: accounts and rights, with hashes of passwords
     DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, and TLS
     DIR/BROKER/broker.toml         for its process: `tidegate head --config …`; holds passwords
+    DIR/BROKER/rules.json          for its process: what accounts may publish and subscribe
     DIR/PERSON/url                 the address of the first head, with password, as clients reach it
     DIR/PERSON/url-inside          the same as brokers reach it
     DIR/SECRET/password            for something that is not RabbitMQ
@@ -24,14 +25,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate_protocol.errors import MalformedMessage
+from tidegate_protocol.rights import Rules, read_rules, write_rules
+
 from ..errors import ConfigurationError
+from ..rabbit.accounts import accounts_api
 from ..settings.options import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
 from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
+from ..settings.tls import Tls
 from ..settings.urls import DEFAULT_PORTS, ServerUrl
+from .applying import Change, Wanted, apply
 from .definitions import account_definitions, exchange_definitions
 from .layout import EdgePlace, HeadPlace, Layout
 from .prometheus import login_files
-from .roles import broker_user, link_user
+from .roles import broker_user, link_user, warden_user
 
 PASSWORD_BYTES: Final = 24
 PASSWORD_LENGTH_MIN: Final = 12
@@ -40,6 +47,7 @@ MEMORY_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}RABBITMQ_MEMORY"
 UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
+RULES_FILE: Final = "rules.json"
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
 """RabbitMQ reads as another user; there are only hashes in it."""
@@ -84,6 +92,7 @@ class Access:
         """Check everything, then write everything; `owner` is the user that broker processes run as."""
         files: list[tuple[Path, str, int]] = []
         scraped: dict[str, list[dict[str, Any]]] = {"tidegate": [], "rabbitmq": []}
+        rules = write_rules(self._layout.rules)
         for place in self._layout.places:
             values = self._head(place) if isinstance(place, HeadPlace) else self._edge(place)
             config = load_values(HeadConfig if isinstance(place, HeadPlace) else EdgeConfig, values, self._environ)
@@ -97,6 +106,7 @@ class Access:
             files.append((folder / "conf.d" / "memory.conf", self._memory(), PUBLIC))
             files.append((folder / "conf.d" / "tls.conf", self._rabbitmq_tls(), PUBLIC))
             files.append((folder / "broker.toml", _toml(values), PRIVATE))
+            files.append((folder / RULES_FILE, rules, PRIVATE))
         for user, password in self._passwords.items():
             files.append((self._file(user), password + "\n", PRIVATE))
         for user in self._layout.people:
@@ -116,6 +126,52 @@ class Access:
         for file, text, mode in files:
             _write(file, text, mode, owner)
         return [file for file, _, _ in files]
+
+    # A running cluster
+
+    async def apply(self, owner: int | None = None) -> list[Change]:
+        """Write everything, then make every RabbitMQ agree with it, as its warden; what had to be changed there."""
+        wanted = [self._wanted(place) for place in self._layout.places]
+        self.write(owner)
+        changes: list[Change] = []
+        for place, one in zip(self._layout.places, wanted, strict=True):
+            async with accounts_api(self._warden_url(place), place.vhost) as api:
+                changes += await apply(api, one)
+        for user in self._forgotten():
+            self._file(user).unlink(missing_ok=True)
+        return changes
+
+    def _wanted(self, place: HeadPlace | EdgePlace) -> Wanted:
+        accounts = self._layout.accounts(place)
+        there = {account.user for other in self._layout.sharing(place) for account in self._layout.accounts(other)}
+        ours = self._passwords | {user: self._password(user) for user in self._forgotten()}
+        return Wanted(
+            place.name,
+            accounts,
+            self._passwords,
+            gone={user: password for user, password in ours.items() if user not in there},
+            elsewhere=frozenset(there - {account.user for account in accounts}),
+            before=self._rules_before(place),
+            rules=self._layout.rules,
+        )
+
+    def _forgotten(self) -> frozenset[str]:
+        """Accounts that we have made and that are in the layout no more."""
+        folder = self._file("")
+        made = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        return frozenset(made - self._passwords.keys())
+
+    def _rules_before(self, place: HeadPlace | EdgePlace) -> Rules | None:
+        try:
+            return read_rules((self._directory / place.name / RULES_FILE).read_bytes())
+        except (OSError, MalformedMessage):
+            return None
+
+    def _warden_url(self, place: HeadPlace | EdgePlace) -> ServerUrl:
+        user = warden_user(place.name)
+        port = place.management_port or DEFAULT_PORTS[self._web]
+        tls = Tls() if self._certificates is None else Tls(f"{self._certificates}/ca.pem")
+        return ServerUrl(self._web, place.host, port, user, self._passwords[user], tls=tls)
 
     # Passwords
 
@@ -155,6 +211,12 @@ class Access:
         scheme = "amqp" if self._certificates is None else "amqps"
         port = place.port or DEFAULT_PORTS[scheme]
         return ServerUrl(scheme, place.host, port, user, self._passwords[user], place.vhost).reveal()
+
+    def _management(self, place: HeadPlace | EdgePlace) -> dict[str, str]:
+        """Where its process finds the management API, if that is not at RabbitMQ's own port."""
+        if place.management_port is None:
+            return {}
+        return {"management_url": ServerUrl(self._web, place.host, place.management_port).without_credentials()}
 
     def _broker_tls(self) -> dict[str, str]:
         folder = self._certificates
@@ -200,6 +262,8 @@ class Access:
             "cluster": head.cluster,
             "url": self._url(head, user),
             "client_names": "own",
+            "rules_file": RULES_FILE,
+            **self._management(head),
             **self._broker_tls(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
@@ -215,6 +279,8 @@ class Access:
             "url": self._url(edge, user),
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
+            "rules_file": RULES_FILE,
+            **self._management(edge),
             **self._broker_tls(),
         }
 

@@ -8,7 +8,8 @@ Invariants:
 - no client may write to the default exchange: it would reach any queue there is, past every other rule;
 - a client may bind its own queue to the key of its own orders, and to nothing else;
 - on an edge a subscriber may read output queues of its own name and of names that begin with it and a hyphen;
-- accounts of brokers and of links have a dot in their names, which no client's name has;
+- accounts of brokers, links and wardens have a dot in their names, which no client's name has;
+- only wardens have the tag `administrator`, and no process of ours has a warden's password;
 - an account that may pass on the `user_id` of others (`impersonator`) delivers data, and can do nothing else.
 
 RabbitMQ can't know whether a request to a head names a client of its sender; the head checks that with `names.py`.
@@ -17,6 +18,7 @@ RabbitMQ can't know whether a request to a head names a client of its sender; th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,9 +42,9 @@ from tidegate_protocol.names import (
     pie_global_key,
     pie_local_key,
 )
-from tidegate_protocol.topics import WORDS_MAX
 
 from ..plane.fences import FENCE_PREFIX
+from .expressions import publishing_expression
 
 NOTHING: Final = "^$"
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -50,10 +52,6 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 ANY_NAME: Final = "[A-Za-z0-9_-]+"
 GENERATED: Final = "amq\\.gen-.*"
 """Queues that RabbitMQ names. Those of clients are exclusive: no other connection may use them, whatever its rights."""
-RESERVED_TOPICS: Final = "tidegate."
-"""Markers and fences have such keys; publishers must not."""
-PUBLISHED_TOPICS: Final = f"^(?!{re.escape(RESERVED_TOPICS)})[^.]*(\\.[^.]*){{0,{WORDS_MAX - 1}}}$"
-"""Bounded in words for clients that do without the SDK as well: a topic exchange takes its time for long topics."""
 BROKER_TAGS: Final = ("monitoring", "policymaker")
 """To read listings and to set policies and shovels."""
 LINK_TAGS: Final = ("impersonator",)
@@ -61,6 +59,10 @@ LINK_TAGS: Final = ("impersonator",)
 for ever, and everything behind it would wait. With this tag the publisher's account arrives as it was checked at the
 head.
 """
+
+
+WARDEN_TAGS: Final = ("administrator",)
+"""RabbitMQ asks for no less where connections of a user are closed (docs/adr/0012)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,11 @@ def link_user(head: str) -> str:
     return f"link.{head}"
 
 
+def warden_user(broker: str) -> str:
+    """The account that changes accounts on a broker's RabbitMQ."""
+    return f"warden.{broker}"
+
+
 def _one_of(*alternatives: str) -> str:
     return f"^({'|'.join(alternatives)})$"
 
@@ -104,6 +111,14 @@ def _exactly(*names: str) -> str:
 
 def _names_of(user: str) -> str:
     return f"{re.escape(user).replace(chr(92) + '-', '-')}(-{ANY_NAME})?"
+
+
+# On every RabbitMQ
+
+
+def warden_account(broker: str) -> Account:
+    """Changes accounts and closes their connections, over the management API. It has no right to any message."""
+    return Account(warden_user(broker), tags=WARDEN_TAGS)
 
 
 # On the RabbitMQ of a head
@@ -157,19 +172,22 @@ def link_at_head(neighbour: str) -> Account:
     return Account(link_user(neighbour), write=_exactly(ingress_exchange(neighbour)), tags=LINK_TAGS)
 
 
-def client_at_head(user: str, *, publishes: bool) -> Account:
-    """A publisher or a subscriber: it asks the head, takes orders for its own names, and may publish."""
-    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *((re.escape(PUBLISH_EXCHANGE),) if publishes else ()))
+def client_at_head(user: str, publish: Sequence[str] = ()) -> Account:
+    """A publisher or a subscriber: it asks the head, takes orders for its own names, and publishes topics that one of
+    the patterns in `publish` matches.
+    """
+    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *((re.escape(PUBLISH_EXCHANGE),) if publish else ()))
     orders = f"^{re.escape(client_key(''))}{_names_of(user)}(~[0-9a-z]+)?$"
-    topics = [TopicRights(CONTROL_EXCHANGE, _exactly(HOM_KEY, ANSWER_KEY), orders)]
-    if publishes:
-        topics.append(TopicRights(PUBLISH_EXCHANGE, PUBLISHED_TOPICS, NOTHING))
     return Account(
         user,
         configure=f"^{GENERATED}$",
         write=_one_of(*writes),
         read=_one_of(GENERATED, re.escape(CONTROL_EXCHANGE)),
-        topics=tuple(topics),
+        topics=(
+            TopicRights(CONTROL_EXCHANGE, _exactly(HOM_KEY, ANSWER_KEY), orders),
+            # Also for who publishes nothing: without such a right RabbitMQ would allow any key.
+            TopicRights(PUBLISH_EXCHANGE, publishing_expression(publish), NOTHING),
+        ),
     )
 
 

@@ -64,6 +64,17 @@ class BrokerMetrics:
         self.refused = Counter(
             "tidegate_requests_refused", "Requests answered with a refusal", ["reason"], registry=registry
         )
+        self.ruled_accounts = Gauge(
+            "tidegate_rules_accounts_count",
+            "Accounts in the rules that this broker goes by; 0 without rules",
+            registry=registry,
+        )
+        self.rules_up = Gauge(
+            "tidegate_rules_up",
+            "Whether the file of the rules can be read (1); if not (0), those from before hold",
+            registry=registry,
+        )
+        self.rules_up.set(1)
         self.reconnects = Counter(
             "tidegate_connection_reopened", "Connections opened again", ["connection"], registry=registry
         )

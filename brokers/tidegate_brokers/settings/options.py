@@ -100,6 +100,12 @@ class BrokerConfig(Options):
         "without it would stop), all brokers are of this version, and their accounts are called `broker.<name>`; the "
         "same on all brokers.",
     )
+    rules_file: str | None = Field(
+        None,
+        description="What accounts may publish and subscribe, as `tidegate access prepare` wrote it; a relative path "
+        "starts at the configuration file. Read again when it changes, or on SIGHUP. Default: no rules, everything is "
+        'allowed. A head with rules needs `client_names = "own"`.',
+    )
     period_s: float = Field(
         1.0, ge=0.1, le=60, description="How often signs of life are sent.", json_schema_extra=_unit("s")
     )
@@ -274,6 +280,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
             raise ValueError(
                 f"telemetry_segment_bytes: is larger than telemetry_size_bytes ({self.telemetry_size_bytes})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_checked(self) -> HeadConfig:
+        if self.rules_file is not None and self.client_names != "own":
+            raise ValueError('rules_file: needs client_names = "own", or clients could use the names of others')
         return self
 
     @model_validator(mode="after")

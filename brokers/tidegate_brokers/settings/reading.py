@@ -29,6 +29,8 @@ ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 FILE_SUFFIX: Final = "_FILE"
 """Behind the name of a variable: its value is in that file."""
 CONFIG_BYTES_MAX: Final = 1 << 20
+BESIDE_THE_FILE: Final = ("rules_file",)
+"""Options in a file whose relative paths start at its folder."""
 
 C = TypeVar("C", bound=BrokerConfig)
 
@@ -41,6 +43,9 @@ def load_config(
 ) -> C:
     """Build `model` from all sources, or raise `ConfigurationError` for the first option that is wrong."""
     values = {} if file is None else _read_file(file)
+    for option in BESIDE_THE_FILE:
+        if file is not None and isinstance(path := values.get(option), str):
+            values[option] = str(file.parent / path)
     return load_values(model, values, environ or {}, flags, str(file))
 
 

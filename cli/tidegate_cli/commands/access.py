@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -10,8 +13,14 @@ import click
 from tidegate_brokers.access.layout import Layout
 from tidegate_brokers.access.preparing import Access
 from tidegate_brokers.errors import ConfigurationError
+from tidegate_protocol.rendering.rights import judged, remedy
+from tidegate_protocol.rendering.words import listed
+from tidegate_protocol.rights import Judgement, may_publish, may_subscribe
+from tidegate_protocol.topics import check_pattern, is_topic
 
-from ..console import out
+from ..console import json_option, out, run
+from ..exit_codes import ExitCode
+from ..tables import table
 
 _layout_option = click.option(
     "--layout",
@@ -62,6 +71,58 @@ def prepare(files: tuple[Path, ...], directory: Path, certificates: str | None, 
     """
     written = Access(Layout.load(*files), directory, os.environ, certificates or None).write(owner)
     out().print(f"Settings are in order; {len(written)} files are written to {directory}.", soft_wrap=True)
+
+
+@command.command("apply")
+@_layout_option
+@_out_option
+@_tls_option
+@json_option
+@click.option("--owner", type=int, metavar="UID", help="User that broker processes run as, if it is not this one.")
+def apply(files: tuple[Path, ...], directory: Path, certificates: str | None, owner: int | None, as_json: bool) -> None:
+    """Do what prepare does, and make every running RabbitMQ agree with it: nothing has to be restarted.
+
+    Accounts are added, changed and taken away by the warden of each RabbitMQ, over its management API. What a right
+    allowed ends at once: connections of accounts that lost a right are closed, and brokers end subscriptions as soon as
+    they read their new rules.json, within a second where they find it in the folder given with --out.
+    """
+    changes = run(Access(Layout.load(*files), directory, os.environ, certificates or None).apply(owner))
+    if as_json:
+        click.echo(json.dumps({"changes": [asdict(change) for change in changes]}))
+        return
+    rows = [(one.broker, one.account, listed(one.kinds), str(one.closed)) for one in changes]
+    if rows:
+        out().print(table("broker", "account", "changed", ">connections closed", rows=rows))
+    out().print(f"Every RabbitMQ of the layout holds its accounts; {len(rows)} were changed.", soft_wrap=True)
+
+
+@command.command("explain")
+@click.argument("account")
+@click.argument("topic")
+@_layout_option
+@json_option
+def explain(account: str, topic: str, files: tuple[Path, ...], as_json: bool) -> None:
+    """Say whether ACCOUNT may publish and subscribe TOPIC by this layout, and which rule says so.
+
+    TOPIC may be a pattern, which can only be subscribed. ACCOUNT may be a client's name, such as siren-1. Heads and
+    edges judge in the same way, by the layout that was last prepared or applied. Exit code 1: it may do neither.
+    """
+    check_pattern(topic)
+    rules = Layout.load(*files).rules
+    found = [may_subscribe(account, topic, rules)]
+    if is_topic(topic):
+        found.insert(0, may_publish(account, topic, rules))
+    if as_json:
+        click.echo(json.dumps({str(one.deed): _plain(one) for one in found}))
+    else:
+        for one in found:
+            out().print(f"{judged(one)}." if one.allowed else f"{judged(one)}; {remedy(one)}.", soft_wrap=True)
+    if not any(one.allowed for one in found):
+        sys.exit(ExitCode.FAILED)
+
+
+def _plain(one: Judgement) -> dict[str, object]:
+    return {"allowed": one.allowed, **{key: value for key, value in asdict(one).items() if value and key != "deed"}}
 
 
 @command.command("url")

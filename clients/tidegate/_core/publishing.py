@@ -3,12 +3,15 @@
 Invariants:
 
 - sequences have no gaps per publisher and topic; a publication that was refused as invalid takes no number;
+- what the head says that the account may not publish is refused before it takes a number; what waits when the head
+  says so fails. RabbitMQ would close the channel, and what else is in flight would have to be sent again;
 - a publication that is sent again is the same, byte for byte: it carries the account (or none) that it was admitted
   with, because subscribers know it by account and id."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from tidegate_protocol.amqp.methods import encode_publish
 from tidegate_protocol.amqp.publications import encode_account, encode_attributes, encode_properties
@@ -16,10 +19,18 @@ from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.form import AttributeValue, check_attributes, check_body
 from tidegate_protocol.messages import TopicCount
 from tidegate_protocol.names import PUBLISH_EXCHANGE
-from tidegate_protocol.topics import check_topic
+from tidegate_protocol.parts import RefusalReason
+from tidegate_protocol.topics import check_topic, matches
 
 from .config import Limits
+from .errors import Refused
 from .window import Publication, Window
+
+FORBIDDEN: Final = "the account may not publish its topic any more"
+
+
+JUDGED_MAX: Final = 10_000
+"""Topics whose right is remembered; others are looked up each time."""
 
 
 class Draft:
@@ -96,6 +107,24 @@ class Topic:
         return count
 
 
+class Allowance:
+    """What an account may publish, and which topics were looked up."""
+
+    __slots__ = ("_judged", "patterns")
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.patterns = patterns
+        self._judged: dict[str, bool] = {}
+
+    def permits(self, topic: str) -> bool:
+        allowed = self._judged.get(topic)
+        if allowed is None:
+            allowed = any(matches(pattern, topic) for pattern in self.patterns)
+            if len(self._judged) < JUDGED_MAX:
+                self._judged[topic] = allowed
+        return allowed
+
+
 class PublishingMachine(Window[Publication]):
     """Publications of one publisher, from admission to confirmation."""
 
@@ -106,22 +135,52 @@ class PublishingMachine(Window[Publication]):
         self._account = b""
         self._counted: list[Topic] = []
         """Topics with something to report."""
+        self._allowance: Allowance | None = None
+        """Replaced as a whole: `draft` may be called from another thread, without a lock."""
 
     def sign(self, account: str) -> None:
         """Name the account of the connection in publications from now on; no account if it is empty."""
         self._account = encode_account(account)
 
+    def restrict(self, allowed: tuple[str, ...] | None) -> None:
+        """The account may publish what one of these patterns matches, and nothing else; None: anything."""
+        if allowed != (None if self._allowance is None else self._allowance.patterns):
+            self._allowance = None if allowed is None else Allowance(allowed)
+            self._drop_forbidden()
+
+    def opened(self) -> None:
+        super().opened()
+        self._drop_forbidden()
+
+    def _drop_forbidden(self) -> None:
+        allowance = self._allowance
+        if allowance is not None:
+            self.fail(lambda publication: allowance.permits(publication.topic), FORBIDDEN)
+
     def draft(
         self, topic: str, body: bytes, attributes: Mapping[str, AttributeValue] | None, persistent: bool
     ) -> Draft:
-        """Check a publication before anybody waits for a place; raise `InvalidValue` if it can't be sent."""
+        """Check a publication before anybody waits for a place; raise `InvalidValue` if it can't be sent, `Refused` if
+        the account may not.
+        """
         if topic not in self.topics:
             check_topic(topic)
             if len(self.topics) >= self._limits.topics:
                 raise InvalidValue("topic", topic, f"is one more than {self._limits.topics}", "raise limits.topics")
+        allowance = self._allowance
+        if allowance is not None and not allowance.permits(topic):
+            raise Refused(RefusalReason.NOT_ALLOWED, self._forbidden(topic, allowance), "topic")
         check_body(body, self._limits.body_bytes)
         encoded = encode_attributes(check_attributes(attributes)) if attributes else b""
         return Draft(topic, body, encoded, persistent)
+
+    def _forbidden(self, topic: str, allowance: Allowance) -> str:
+        name = self.publisher.partition("~")[0]
+        may = f"only {', '.join(allowance.patterns)}" if allowance.patterns else "nothing"
+        return (
+            f"the account of {name} may not publish {topic}: the rules of the cluster let it publish {may}. Have an "
+            f"operator add a rule; `tidegate access explain {name} {topic}` says why"
+        )
 
     def admit(self, draft: Draft, now_us: int) -> Publication:
         """Give a publication its number and a place in the window."""

@@ -211,6 +211,17 @@ class Window(Generic[Entry]):
             self._rejected_until = max(self._rejected_until, now + pause_s)
         return failed
 
+    def fail(self, keep: Callable[[Entry], bool], problem: str) -> int:
+        """Fail what waits and is not to be kept. Returns how many that were; what is in flight is RabbitMQ's to
+        answer.
+        """
+        left = [publication for publication in self._waiting if not keep(publication)]
+        if left:
+            self._waiting = deque(publication for publication in self._waiting if keep(publication))
+        for publication in left:
+            self._settle(publication, NotConfirmed(publication.id, publication.attempts, problem))
+        return len(left)
+
     def abandon(self, problem: str) -> int:
         """Fail everything that is unsettled, at the end of a publisher's life. Returns how many there were."""
         self.lost()

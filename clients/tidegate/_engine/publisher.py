@@ -59,6 +59,8 @@ from .timers import Timers
 
 logger = logging.getLogger(__name__)
 
+ACCESS_REFUSED: Final = 403
+"""RabbitMQ's answer to a publication that the account has no right to; it closes the channel."""
 SETTLED_S: Final = 5.0
 """A channel that lived this long was a success: the next failure starts again with the shortest delay."""
 
@@ -128,7 +130,9 @@ class PublisherEngine:
         self._name = f"tidegate publisher {publisher}"
         self._mover = PublisherMoveMachine(publisher)
         self._heads = Heads(runtime, address, publisher, self._name, timeouts, backoff, self._ordered)
-        self._news = PublisherNews(runtime, self.machine, lock, timeouts, self._control, self._name, address.user)
+        self._news = PublisherNews(
+            runtime, self.machine, lock, timeouts, self._control, self._name, address.user, on_settled
+        )
         self._timers: Timers | None = None
         self._events: deque[PublisherEvent] = deque()
         self._handling = False
@@ -224,6 +228,8 @@ class PublisherEngine:
             if self._arrived is not None:
                 attempt = 0
             elif line.lost is not None and not self._closing:
+                if line.lost.code == ACCESS_REFUSED:
+                    self._news.greet()
                 if self._runtime.now() - since > SETTLED_S:
                     attempt = 0
                 attempt = await self._pause(attempt, line.lost)

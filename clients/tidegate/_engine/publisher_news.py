@@ -48,8 +48,12 @@ class PublisherNews:
         control: Callable[[], Control],
         name: str,
         account: str,
+        on_settled: Callable[[], None],
     ) -> None:
-        """`account`: whose connection it publishes by."""
+        """`account`: whose connection it publishes by. `on_settled` is called after publications may have failed,
+        without the lock.
+        """
+        self._on_settled = on_settled
         self.head: str | None = None
         """The head that greeted back last."""
         self._runtime = runtime
@@ -75,7 +79,7 @@ class PublisherNews:
         await self._answered.wait(FIRST_ANSWER_S)
 
     def greet(self) -> None:
-        """Say hello now: the head is another one."""
+        """Say hello now: the head is another one, or RabbitMQ has refused a publication and the head knows why."""
         self._greet_now.set()
 
     async def close(self) -> None:
@@ -100,6 +104,8 @@ class PublisherNews:
                 self.head = welcome.head
                 with self._lock:
                     self._machine.sign(self._account if welcome.checked_accounts else "")
+                    self._machine.restrict(welcome.publish)
+                self._on_settled()
             except TidegateError as error:
                 logger.debug(
                     "%s: cannot greet the head; publishing goes on, the greeting is repeated: %s", self._name, error

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 from tidegate_protocol.balancing.migrations import MigrateOrder
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.messages import ControlMessage, Refusal, SubscribeReply, SubscribeRequest
+from tidegate_protocol.parts import RefusalReason
 from tidegate_protocol.reports import MigrationGap, SubscriptionDigest
 
 from .._core.attachment import SubscriptionTimes
@@ -143,6 +144,9 @@ class SubscriptionEngine:
         """What keeps the head from being asked, or what it says instead of a place."""
         self._attach_problem: TidegateError | None = None
         """Why it is not attached, if it was tried."""
+        self.problem: Refused | None = None
+        """Why the head does not serve it any more, though it did: its account lost the right. None otherwise."""
+        self._news: Refused | None = None
         self._stopping = False
         self._awaited = False
         """Whether a caller waits, or has waited, for the end."""
@@ -251,6 +255,25 @@ class SubscriptionEngine:
             self._failure = error
             self._first.set()
 
+    def _told(self, error: Refused) -> None:
+        """The head does not grant it, and waiting makes it no better."""
+        self._fail(error)
+        if not self._ever_attached or error.reason != RefusalReason.NOT_ALLOWED or self.problem is not None:
+            return
+        # The head is asked on, ever more seldom: the right may come back.
+        self.problem = self._news = error
+        logger.error("%s: the head ended it: %s", self, error.message)
+        self._on_change()
+
+    def take_news(self) -> Refused | None:
+        """What the application is to be told, each time once: why the head ended what had worked."""
+        news, self._news = self._news, None
+        return news
+
+    @property
+    def has_news(self) -> bool:
+        return self._news is not None
+
     def _explain(self) -> TidegateError:
         """Why it could not begin in time."""
         if self._machine.place is None:
@@ -345,7 +368,7 @@ class SubscriptionEngine:
             case LeaveHead(url):
                 self._owner.heads.leave(url, self)
             case TellRefusal(refusal):
-                self._fail(_refused(refusal))
+                self._told(_refused(refusal))
 
     def _fired(self, name: str) -> None:
         self.handle(TimerFired(name))
@@ -367,7 +390,7 @@ class SubscriptionEngine:
             self._fail(message)
             return
         if isinstance(message, SubscribeReply):
-            self._silence = None
+            self._silence = self.problem = self._news = None
             self.inbox.checked_accounts = message.checked_accounts
             if message.awaiting:
                 silent = ", ".join(message.awaiting)

@@ -21,9 +21,11 @@ from ..decisions import (
 )
 from ..messages import Refusal
 from ..parts import RefusalReason
+from ..rights import Judgement
 from . import why
 from .clauses import OUTCOMES, why_not
 from .clauses import rejected as rejected_clause
+from .rights import judged, remedy
 
 TEXT_MAX: Final = 1_000
 """Characters of a refusal's text; a message holds no more."""
@@ -149,8 +151,27 @@ def no_address(edge: str) -> Refusal:
 def nothing_of_that_name(about: str, sessions: Sequence[str], brokers: Sequence[str]) -> Refusal:
     """An operator asks for something that no agent knows."""
     latest = f"the latest sessions are {', '.join(sessions)}" if sessions else "no session is remembered"
-    text = f"{about!r} is no session, broker, subscriber or publisher known here; {latest}; "
-    return _refusal(_UNKNOWN, f"{text}brokers are {', '.join(brokers)}", "about")
+    there = f"; brokers are {', '.join(brokers)}" if brokers else ""
+    text = f"{about!r} is no session, broker, subscriber or publisher known here; {latest}{there}"
+    return _refusal(_UNKNOWN, text, "about")
+
+
+def not_allowed(judgement: Judgement) -> Refusal:
+    """No rule of the client's account allows it."""
+    return _refusal(RefusalReason.NOT_ALLOWED, f"{judged(judgement)}; {remedy(judgement)}", "pattern")
+
+
+def only_looks(account: str, tenant: str, kind: str) -> Refusal:
+    """An operator of a tenant wants more than to look."""
+    text = (
+        f"{account} is an operator of the tenant {tenant} and may only look: status and explain; {kind} is for others"
+    )
+    return _refusal(RefusalReason.NOT_ALLOWED, text, "kind")
+
+
+def unnamed_operator(kind: str) -> Refusal:
+    text = f"{kind} has to name the account of its sender (user_id): what operators may see depends on it"
+    return _refusal(RefusalReason.NOT_ALLOWED, text, "kind")
 
 
 # Of queues and routes

@@ -32,6 +32,7 @@ from tidegate_protocol.messages import (
     RefusalReason,
 )
 from tidegate_protocol.names import marker_key, marker_pattern, output_queue
+from tidegate_protocol.rights import AccountRights, Rules
 
 
 def target() -> PartsDriver:
@@ -77,6 +78,15 @@ def test_edges_are_offered_as_they_say_they_are_with_what_they_were_promised() -
     assert candidate.patterns == ("a",)
     assert candidate.load.bytes_offered_per_s == 60.0
     assert candidate.extra_path_us == 150_000
+
+
+def test_a_subscription_that_the_rules_here_do_not_allow_is_not_taken_over() -> None:
+    driver = target()
+    driver.context.rules = Rules.of(AccountRights(account="s", subscribe=("b",)))
+    actions = driver.tell(request())
+    (refusal,) = answers(actions, Refusal)
+    assert refusal.reason is RefusalReason.NOT_ALLOWED
+    assert not messages(actions, OutputPrepare)
 
 
 def test_as_many_shared_patterns_are_named_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tidegate_brokers.access.roles import Account, client_at_head, subscriber_at
 from tidegate_brokers.errors import ConfigurationError, TopologyError
 from tidegate_brokers.settings.options import EdgeConfig, HeadConfig
 from tidegate_brokers.settings.reading import load_config
+from tidegate_protocol.rights import read_rules
 from tidegate_protocol.topics import WORDS_MAX
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +53,7 @@ def test_rabbitmq_s_rights_say_the_same_about_queues_as_the_head_about_names() -
 
 @pytest.mark.parametrize("publishes", [True, False])
 def test_no_client_may_write_to_the_default_exchange_or_reserved_keys(publishes: bool) -> None:
-    account = client_at_head("buoy", publishes=publishes)
+    account = client_at_head("buoy", ("#",) if publishes else ())
     assert not re.search(account.write, "amq.default")
     keys = {rights.exchange: rights.write for rights in account.topics}
     for key in ("head", "operator", "pie.local.main", "broker.head", "client.buoy", "homer", "a.hom"):
@@ -63,6 +64,8 @@ def test_no_client_may_write_to_the_default_exchange_or_reserved_keys(publishes:
         assert re.search(keys["tidegate.publish"], ".".join("a" * WORDS_MAX))
         assert not re.search(keys["tidegate.publish"], ".".join("a" * (WORDS_MAX + 1)))
         assert not re.search(keys["tidegate.publish"], "." * WORDS_MAX)
+    else:
+        assert not any(re.search(keys["tidegate.publish"], key) for key in ("", "a", "\n"))
 
 
 def test_an_account_that_may_pass_on_the_user_of_others_can_only_deliver() -> None:
@@ -166,6 +169,20 @@ def test_nothing_is_written_where_a_setting_is_wrong(tmp_path: Path) -> None:
         ('[[link]]\nbetween = ["head", "other"]', "no link between head and other"),
         ('[[client]]\nname = "a.b"', "name"),
         ('[[client]]\nname = "a"\nshout = true', "shout"),
+        ('[[client]]\nname = "a"\npublish = ["a..b"]', "empty word"),
+        ('[[client]]\nname = "a"\npublish = ["#.#.#"]', "3 times"),
+        ('[[client]]\nname = "a"\ntenant = "t"', "a tenant t that is not there"),
+        ('[[tenant]]\nname = "t"\n[[tenant]]\nname = "t"', "t is named twice"),
+        ('[[operator]]\nname = "o"\ntenant = "t"', "operator o belongs to a tenant t that is not there"),
+        (
+            '[[tenant]]\nname = "t"\nsubscribe = ["x.*", "y"]\n'
+            '[[client]]\nname = "a"\ntenant = "t"\nsubscribe = ["x.#"]',
+            r"a may subscribe x.#, its tenant t only x.\*, y",
+        ),
+        (
+            '[[tenant]]\nname = "t"\n[[client]]\nname = "a"\ntenant = "t"\npublish = ["x"]',
+            "a may publish x, its tenant t only nothing",
+        ),
         ("[[client]", "is not TOML"),
     ],
 )
@@ -174,6 +191,72 @@ def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, more: str, words:
     file.write_text('[[head]]\nname = "head"\ncluster = "main"\nhost = "x"\n' + more)
     with pytest.raises(TopologyError, match=words):
         Layout.load(file)
+
+
+TENANTS = """
+[[head]]
+name = "head"
+cluster = "main"
+host = "x"
+[[edge]]
+name = "edge"
+head = "head"
+host = "x"
+[[tenant]]
+name = "coast"
+publish = ["coast.#"]
+subscribe = ["coast.#", "weather.*"]
+[[client]]
+name = "siren"
+tenant = "coast"
+subscribe = true
+[[client]]
+name = "buoy"
+tenant = "coast"
+publish = ["coast.north.*", "coast.south.*"]
+[[client]]
+name = "free"
+publish = true
+subscribe = true
+[[client]]
+name = "idle"
+"""
+
+
+def test_an_account_has_its_own_patterns_or_its_tenant_s_or_any(tmp_path: Path) -> None:
+    (tmp_path / "layout.toml").write_text(TENANTS)
+    layout = Layout.load(tmp_path / "layout.toml")
+    found = {rights.account: (rights.tenant, rights.publish, rights.subscribe) for rights in layout.rules}
+    assert found == {
+        "siren": ("coast", (), ("coast.#", "weather.*")),
+        "buoy": ("coast", ("coast.north.*", "coast.south.*"), ()),
+        "free": (None, ("#",), ("#",)),
+        "idle": (None, (), ()),
+    }
+    Access(layout, tmp_path, {}).write()
+    for broker in ("head", "edge"):
+        assert read_rules((tmp_path / broker / "rules.json").read_bytes()) == layout.rules
+    head = load_config(HeadConfig, tmp_path / "head" / "broker.toml")
+    assert head.rules_file == str(tmp_path / "head" / "rules.json")
+    accounts = {account.user: account for account in layout.accounts(layout.head[0])}
+    keys = {
+        user: right.write
+        for user, account in accounts.items()
+        for right in account.topics
+        if "publish" in right.exchange
+    }
+    assert re.search(keys["buoy"], "coast.north.7")
+    assert not re.search(keys["buoy"], "coast.west.7")
+    assert not re.search(keys["idle"], "")
+    readers = {account.user for account in layout.accounts(layout.edge[0])}
+    assert readers == {"broker.edge", "warden.edge", "link.head", "siren", "free"}
+
+
+def test_a_head_with_rules_must_check_names(tmp_path: Path) -> None:
+    file = tmp_path / "head.toml"
+    file.write_text('name = "h"\ncluster = "c"\nurl = "amqp://127.0.0.1/h"\nrules_file = "rules.json"\n')
+    with pytest.raises(ConfigurationError, match=r'rules_file.*client_names = "own"'):
+        load_config(HeadConfig, file)
 
 
 def test_a_hash_is_rabbitmq_s() -> None:

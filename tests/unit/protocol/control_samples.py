@@ -120,7 +120,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.UnsubscribeRequest(subscriber="siren-7", number=2, pattern="alert.*.north.#"),
     m.UnsubscribeReply(subscriber="siren-7", number=2),
     m.PublisherHello(publisher=PUBLISHER, topics=("alert.wave.north", "level.wave.north"), round_trip_us=4_200),
-    m.PublisherWelcome(publisher=PUBLISHER, head="head-1", period_s=5.0),
+    m.PublisherWelcome(publisher=PUBLISHER, head="head-1", period_s=5.0, publish=("quake.*",)),
     m.PublisherGoodbye(publisher=PUBLISHER),
     m.PublisherReport(
         publisher=PUBLISHER,

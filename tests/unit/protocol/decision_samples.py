@@ -12,6 +12,7 @@ from typing import Final
 
 from tidegate_protocol import decisions as d
 from tidegate_protocol.parts import LoadState, Metric, RefusalReason
+from tidegate_protocol.rights import Verdict
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "decisions"
 SESSION: Final = "edge-1~5~2"
@@ -140,7 +141,12 @@ INSIGHTS: Final[tuple[d.Decision, ...]] = (
     d.InsightOver("head-1", d.InsightEnd.EXPIRED, session=SESSION),
     d.InsightTold("edge-1", 2, 3540.0, 1e6, session=SESSION),
 )
-SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS)
+RIGHTS: Final[tuple[d.Decision, ...]] = (
+    d.SubscriptionForbidden("siren-7", "alert.#", Verdict.NOT_COVERED, session=SESSION),
+    d.SubscriptionRevoked("siren-7", "alert.*", "edge-1", Verdict.NO_RIGHT, session=SESSION),
+    d.RulesTaken("edge-1", 12, 3, session=SESSION),
+)
+SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS, *RIGHTS)
 
 
 def golden_text(sample: d.Decision) -> str:

@@ -26,6 +26,7 @@ from tidegate_protocol.decisions import AcceptanceEnded, MoveOutcome, WhyNot
 from tidegate_protocol.messages import Refusal
 from tidegate_protocol.names import marker_pattern
 from tidegate_protocol.rendering import refusals
+from tidegate_protocol.rights import may_subscribe
 
 from ...kit.dispatch import Dispatch
 from ...kit.outbox import joined
@@ -136,6 +137,9 @@ class Acceptances:
             return refusals.limit("subscriptions_per_subscriber_max", limit)
         if len(context.registry) >= config.subscriptions_max:
             return refusals.limit("subscriptions_max", config.subscriptions_max)
+        judgement = may_subscribe(*client_of(subscription), context.rules)
+        if not judgement.allowed:
+            return refusals.not_allowed(judgement)
         if context.ledger.places_in(client_of(subscription), USED):
             return refusals.has_it_already(subscription.subscriber)
         return None

@@ -366,6 +366,18 @@ class Allocations:
             context.decide(allocation.decision)
         self._migrations.resubscribed(edge, allocation.subscription)
 
+    def forbid(self, client: Client, refusal: Refusal) -> None:
+        """This client may not have this subscription any more: who waits for it is told."""
+        subject = f"{client[0]} {client[1]}"
+        allocation = self._pending.get(subject)
+        if allocation is None:
+            return
+        if allocation.known is None:
+            self._give_back(subject, allocation, tell=True)
+        else:
+            self._close(subject, allocation)
+        self._context.refuse(allocation.replies, refusal)
+
     def stop(self) -> None:
         """The process ends: clients that wait may ask its successor."""
         for subject, allocation in sorted(self._pending.items()):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate_protocol.decisions import Removed
+from tidegate_protocol.decisions import Removed, SubscriptionRevoked
 from tidegate_protocol.messages import (
     OutputRemove,
     OutputRemoved,
@@ -22,6 +22,7 @@ from tidegate_protocol.messages import (
     UnsubscribeRequest,
 )
 from tidegate_protocol.rendering import refusals
+from tidegate_protocol.rights import may_subscribe
 
 from ...kit.answers import rejected_for
 from ...kit.calls import Answer, Calls, Silence
@@ -65,14 +66,17 @@ class Removals:
         self.remove(place)
 
     def remove_orphan(self, edge: str, subscription: Subscription) -> bool:
-        """Remove a place that an edge has listed, if it is known that nobody uses it."""
+        """Remove a place that an edge has listed, if it is known that nobody uses it, or nobody may."""
         ledger, place = self._context.ledger, place_of(edge, subscription)
         unused = ledger.state(place) is DISCARDED or ledger.removed_s(place) > NEVER_S
         # Of a client that has left nobody is there to be told, unless it has come back since.
         unused |= self._context.registry.get(*place) is None and ledger.has_left(client_of(subscription))
-        if unused:
+        judgement = may_subscribe(*client_of(subscription), self._context.rules)
+        if not judgement.allowed:
+            self._context.decide(SubscriptionRevoked(*client_of(subscription), edge, judgement.verdict))
+        if unused or not judgement.allowed:
             self.remove(place)
-        return unused
+        return unused or not judgement.allowed
 
     def tick(self) -> None:
         """Every period: try again what could not be removed before."""

@@ -28,7 +28,7 @@ from tidegate_protocol.errors import InvalidTopic
 from tidegate_protocol.messages import PublisherGoodbye, PublisherHello, PublisherWelcome
 from tidegate_protocol.names import MARKER_PREFIX
 from tidegate_protocol.rendering import refusals
-from tidegate_protocol.topics import check_topic
+from tidegate_protocol.topics import ANY_WORDS, check_topic
 
 from ...config import SILENT_PERIODS_MAX
 from ...kit.dispatch import Dispatch
@@ -123,8 +123,18 @@ class Publishers:
             head=config.head,
             period_s=config.publisher_period_s,
             checked_accounts=context.checked_accounts,
+            publish=self._allowed(message.publisher),
         )
         context.reply(reply_to, welcome)
+
+    def _allowed(self, publisher: str) -> tuple[str, ...] | None:
+        """What the rules let it publish; None where that is everything."""
+        rules = self._context.rules
+        if rules is None:
+            return None
+        account = rules.of_client(publisher)
+        granted = account.publish if account is not None else ()
+        return None if ANY_WORDS in granted else granted
 
     def on_goodbye(self, message: PublisherGoodbye, _: ReplyAddress | None) -> None:
         self.gone(message.publisher)

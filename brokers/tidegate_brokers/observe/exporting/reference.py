@@ -50,7 +50,8 @@ TITLES: Final = {
 PARTS: Final = {
     "session": "decisions", "sessions": "decisions", "migration": "decisions", "migrations": "decisions",
     "prediction": "decisions", "balancing": "decisions", "edge": "link", "neighbour": "link", "routes": "link",
-    "requests": "control", "connection": "control", "rabbitmq": "sensing", "record": "telemetry", "agent": "process",
+    "requests": "control", "connection": "control", "rules": "control", "rabbitmq": "sensing",
+    "record": "telemetry", "agent": "process",
     "build": "process", "event": "process", "actions": "process", "publishers": "broker",
 }  # fmt: skip
 """Under which heading the parts go that have none of their own."""
@@ -72,7 +73,8 @@ LABELS: Final = (
     ("`decision`", f"one of {len(BY_KIND)} kinds: " + ", ".join(f"`{kind}`" for kind in sorted(BY_KIND))),
     ("`reason`", f"of decisions, sessions and moves one of {len(REASONS)}: "
      + ", ".join(f"`{reason}`" for reason in sorted(REASONS))),
-    ("`reason` of refusals", "`no-edge`, `not-ready`, `unknown`, `conflict`, `limit`, `invalid`, `failed`"),
+    ("`reason` of refusals", "`no-edge`, `not-ready`, `unknown`, `conflict`, `limit`, `invalid`, `failed`, "
+     "`not-allowed`"),
     ("`reason` of dropped records", "`buffer-full`, `unconfirmed`, `refused`, `too-large`, `too-many`, `stopped`"),
     ("`reason` of unsent messages", "`no-connection`, `nobody-there`, `too-many`, `too-large`"),
     ("`reason` of malformed messages", "`not-json`, `unknown-kind`, `unknown-version`, `invalid-field`, `too-large`, "
