@@ -13,6 +13,7 @@ from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .access.admission import Admission
+from .access.passing import link_watches
 from .observe.counters import BrokerMetrics
 from .observe.exporting.load import EdgeLoadMetrics
 from .observe.telemetry.parts import edge_telemetry
@@ -46,7 +47,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             head=HEAD_KEY,
             client_url=config.client_address,
             link_url=config.link.reveal(),
-            passes_accounts=config.accounts == "checked",
+            passes_accounts=None if config.accounts == "checked" else False,
             incarnation=incarnation,
             capacity=config.capacity,
             period_s=config.period_s,
@@ -86,7 +87,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=senses.tasks,
+        senses=(*senses.tasks, *link_watches(config, runtime.post)),
         telemetry=telemetry,
     )
 

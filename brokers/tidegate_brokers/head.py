@@ -26,6 +26,7 @@ from tidegate_protocol.names import (
 )
 
 from .access.admission import Admission
+from .access.passing import link_watches
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
@@ -107,7 +108,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=senses.tasks,
+        senses=(*senses.tasks, *link_watches(config, runtime.post)),
         telemetry=telemetry,
     )
 

@@ -15,6 +15,7 @@ from ..config import HeadConfig
 from ..kit.outbox import Outbox
 from ..topics.routes import RouteTable
 from ..topics.waits import Waits
+from .accounts import Accounts
 from .bindings import Bindings
 from .moving.cooldowns import Cooldowns
 from .moving.promises import Promises
@@ -42,19 +43,16 @@ class HeadContext(Outbox):
         """Whether an operator has switched balancing off in this cluster; what has the higher version holds."""
         self.alarms: tuple[str, ...] = ()
         """Those of this broker's RabbitMQ that are raised."""
+        self.accounts = Accounts(self)
 
     def close_wait(self, key: str) -> None:
         """Nobody waits for these routes any more."""
         self.waits.close(key)
         self.cancel_timer(f"wait {key}")
 
-    @property
-    def checked_accounts(self) -> bool:
-        """Whether publishers may name their accounts: a single link that does not pass them on would stop."""
-        return self.config.checked_accounts and all(edge.passes_accounts for edge in self.registry.edges.values())
-
     def validate(self) -> None:
         """Raise AssertionError if the parts of the state disagree."""
         super().validate()
         for part in (self.registry, self.routes, self.ledger, self.waits, self.bindings, self.promises, self.cooldowns):
             part.validate()
+        self.accounts.validate()

@@ -200,6 +200,7 @@ class Access:
             "cluster": head.cluster,
             "url": self._url(head, user),
             "client_names": "own",
+            "accounts": "checked",
             **self._broker_tls(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
@@ -215,6 +216,7 @@ class Access:
             "url": self._url(edge, user),
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
+            "accounts": "checked",
             **self._broker_tls(),
         }
 

@@ -107,8 +107,15 @@ class PublishingMachine(Window[Publication]):
         self._counted: list[Topic] = []
         """Topics with something to report."""
 
+    @property
+    def signs(self) -> bool:
+        """Whether publications name the account."""
+        return bool(self._account)
+
     def sign(self, account: str) -> None:
-        """Name the account of the connection in publications from now on; no account if it is empty."""
+        """Name the account of the connection in publications from now on. This is not taken back: subscribers would
+        take what follows for another publisher's.
+        """
         self._account = encode_account(account)
 
     def draft(
