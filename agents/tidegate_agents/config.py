@@ -98,6 +98,8 @@ class NeighbourConfig:
 
     name: str
     link_url: str
+    passes_accounts: bool | None = None
+    """Whether the account of that link passes on the accounts of publishers; None: it is being tried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,8 @@ class HeadConfig:
     publisher_url: str = ""
     """Where publishers that come from another head connect."""
     checked_accounts: bool = False
-    """Whether the links of the tree pass on the accounts of publishers; an edge that does not say so has the last
-    word."""
+    """Whether accounts are checked here: publishers name theirs as soon as all links pass them on (`head/accounts.py`).
+    """
     capacity: Capacity = field(default_factory=Capacity)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
     rules: Rules | None = None
@@ -155,7 +157,7 @@ class EdgeConfig:
     pending_max: int = 2_000
     draining: bool = False
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
-    passes_accounts: bool = False
-    """Whether the account of its link may pass on the accounts of publishers."""
+    passes_accounts: bool | None = False
+    """Whether the account of its link passes on the accounts of publishers; None: it is being tried out."""
     rules: Rules | None = None
     """As of a head: an edge makes no queue that they don't allow, whatever its head says."""

@@ -46,11 +46,12 @@ class LinkKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Started:
     """The runtime is up. `routes` holds what a predecessor left bound, per link target; `outputs` its output
-    queues.
+    queues; `accounts_allowed` whether it let publishers name their accounts.
     """
 
     routes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     outputs: tuple[Subscription, ...] = ()
+    accounts_allowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,26 @@ class AlarmsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkChecked:
+    """Whether the account of a link passes on the accounts of publishers was tried out.
+
+    `target`: the neighbouring head that the link leads to; for an edge, itself.
+    """
+
+    target: str
+    passes_accounts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRefused:
+    """A control message was not taken. `account`: who sent it, as RabbitMQ has checked; empty if it does not say."""
+
+    account: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSeen:
     """This broker's own RabbitMQ has gone, or is there again and set up."""
 
@@ -207,6 +228,8 @@ Event = (
     | MarkerPublished
     | FenceArrived
     | AlarmsSeen
+    | LinkChecked
+    | ControlRefused
     | ServerSeen
     | RulesSeen
     | StopRequested
@@ -263,11 +286,23 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class EnsureLink:
-    """Have a durable link queue and a running shovel to `target`; replace the shovel if `url` changed."""
+    """Have a durable link queue and a running shovel to `target`; replace the shovel if `url` changed.
+
+    `passes_accounts`: whether messages keep the account of their publisher on this link. If not, they get the link's
+    own, which its RabbitMQ always takes: one message that names another would stop the link. None: as it is.
+    """
 
     target: str
     kind: LinkKind
     url: str
+    passes_accounts: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllowAccounts:
+    """Let publishers know, through RabbitMQ, whether they may name their accounts."""
+
+    allowed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +418,7 @@ Action = (
     | SetTimer
     | CancelTimer
     | EnsureLink
+    | AllowAccounts
     | DropLink
     | ChangeRoutes
     | DeclareOutput

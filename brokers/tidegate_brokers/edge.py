@@ -14,6 +14,7 @@ from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .access.admission import Admission
+from .access.passing import link_watches
 from .access.rules_file import RulesFile
 from .observe.counters import BrokerMetrics
 from .observe.exporting.load import EdgeLoadMetrics
@@ -49,7 +50,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             head=HEAD_KEY,
             client_url=config.client_address,
             link_url=config.link.reveal(),
-            passes_accounts=config.accounts == "checked",
+            passes_accounts=None if config.accounts == "checked" else False,
             incarnation=incarnation,
             capacity=config.capacity,
             period_s=config.period_s,
@@ -90,7 +91,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=(*senses.tasks, partial(rules.watch, runtime.post)),
+        senses=(*senses.tasks, *link_watches(config, runtime.post), partial(rules.watch, runtime.post)),
         telemetry=telemetry,
     )
 

@@ -27,6 +27,7 @@ from tidegate_protocol.names import (
 from tidegate_protocol.rights import Rules
 
 from .access.admission import Admission
+from .access.passing import link_watches
 from .access.rules_file import RulesFile
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
@@ -97,7 +98,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=(*senses.tasks, partial(rules.watch, runtime.post)),
+        senses=(*senses.tasks, *link_watches(config, runtime.post), partial(rules.watch, runtime.post)),
         telemetry=telemetry,
     )
 

@@ -112,8 +112,8 @@ class PublisherWelcome(Message):
     head: Name
     period_s: Period
     checked_accounts: bool = False
-    """Whether every link passes on the account of a publisher (`user_id`), so that it may be said. A link that does not
-    would stop at the first message that carries one."""
+    """Whether every link passes on the account of a publisher (`user_id`), so that it may be said. A publisher that has
+    said it once goes on saying it: its messages are known by it."""
     publish: Patterns | None = None
     """What the publisher's account may publish, so that it need not find out by being disconnected; None: any topic."""
 
@@ -198,8 +198,9 @@ class EdgeHello(Message):
     higher version holds."""
     alarms: Annotated[tuple[Text, ...], Field(max_length=ALARMS_MAX)] = ()
     """What its RabbitMQ is short of; as long as that is so, it takes in nothing."""
-    passes_accounts: bool = False
-    """Whether the account in `link_url` may pass on the accounts of publishers."""
+    passes_accounts: bool | None = False
+    """Whether the account in `link_url` passes on the accounts of publishers, as its RabbitMQ was seen to do; None
+    while that is not known."""
 
 
 class EdgeWelcome(Message):
@@ -311,6 +312,9 @@ class RoutesUpdate(Message):
     remove: Annotated[tuple[HeldPattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
     wait_s: Annotated[float, Field(ge=0, le=60)]
     """How long the receiver may wait for the heads behind it before it answers."""
+    passes_accounts: bool | None = False
+    """Whether all links of the sender, and of all heads behind it, pass on the accounts of publishers; None while that
+    is not known."""
 
 
 class RoutesAccepted(Message):

@@ -16,6 +16,14 @@ SEAL_EXCHANGE: Final = "tidegate.seal"
 PUBLISH_EXCHANGE: Final = "tidegate.publish"
 INGRESS_PREFIX: Final = "tidegate.ingress."
 LINK_PREFIX: Final = "link."
+ACCOUNTS_EXCHANGE: Final = "tidegate.accounts"
+"""There while publishers may name their accounts (`user_id`): every link of the tree passes accounts on. Publishers
+look for it when they connect, so that they know without any process of ours. Nothing goes through it."""
+LINK_CHECK_EXCHANGE: Final = "tidegate.link-check"
+"""On every RabbitMQ of ours: where the account of a link is tried out. Nothing is bound to it."""
+LINK_ACCOUNT_START: Final = "link."
+"""What accounts of links are called, before the name of their head. A message that names one has lost the account of
+its publisher on the way."""
 MARKER_EXCHANGE: Final = "tidegate.markers"
 """Where a head writes markers and fences. It goes by headers (`marker_header`), so that no key has to be bound."""
 

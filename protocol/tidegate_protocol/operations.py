@@ -161,11 +161,13 @@ class SessionState(Part):
 
 
 class Culprit(Part):
-    """A client that would harm others: a publisher that floods, a subscriber that does not keep up."""
+    """Who would harm others: a publisher that floods, a subscriber that does not keep up, an account that sends what is
+    not its to send."""
 
     what: Id
-    """The kind of the decision that named it: `flooding-publisher`, `slow-subscriber`."""
+    """The kind of the decision that named it: `flooding-publisher`, `slow-subscriber`, `account-refused`."""
     client: Text
+    """The client; of refused messages, the account that sent them, empty if they do not name one."""
     broker: Name
     ago_us: Micros
     text: Text = ""
@@ -238,12 +240,13 @@ class Explained(StrEnum):
     BROKER = "broker"
     SUBSCRIBER = "subscriber"
     PUBLISHER = "publisher"
+    ACCOUNT = "account"
 
 
 class ExplainRequest(Message):
     kind: Literal["explain-request"] = "explain-request"
     about: Text = ""
-    """A session, a broker, a subscriber or a publisher; empty for the cluster."""
+    """A session, a broker, a subscriber, a publisher or an account; empty for the cluster."""
 
 
 class ExplainReply(Message):

@@ -156,7 +156,8 @@ class SimHead(SimBroker):
         return HeadAgent(self._world.head_config(self.name, self.incarnation))
 
     def _found(self) -> Started:
-        return Started(routes=self.plane.adopted())
+        # Simulated publishers name their accounts from the start.
+        return Started(routes=self.plane.adopted(), accounts_allowed=True)
 
     def _reset_counters(self) -> None:
         plane = self.plane

@@ -40,7 +40,9 @@ def head_config(spec: HeadSpec, balancing: BalancingConfig, incarnation: int) ->
         head=spec.name,
         cluster=spec.name,
         incarnation=incarnation,
-        neighbours=tuple(NeighbourConfig(other, url_of(other)) for other in sorted(spec.neighbours)),
+        neighbours=tuple(
+            NeighbourConfig(other, url_of(other), passes_accounts=True) for other in sorted(spec.neighbours)
+        ),
         publisher_url=url_of(spec.name),
         checked_accounts=True,
         capacity=head_capacity(spec),

@@ -20,6 +20,7 @@ from tidegate_agents.head.agent import HeadAgent
 from tidegate_agents.machine import (
     Action,
     ActionFailed,
+    AllowAccounts,
     Announce,
     BindMarker,
     CancelTimer,
@@ -218,6 +219,8 @@ def perform_on_head(plane: HeadOrders, action: Action) -> Event | None:
     match action:
         case EnsureLink(target=target):
             plane.ensure_link(target)
+        case AllowAccounts():
+            pass  # Simulated publishers learn it from their head.
         case DropLink(target):
             plane.drop_link(target)
         case ChangeRoutes(change_id, target, add, remove):

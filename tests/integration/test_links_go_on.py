@@ -128,7 +128,7 @@ async def tapped(node: RabbitNode, crossed: list[AbstractIncomingMessage]) -> As
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def listening(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listening]:
-    async with guarded_cluster(node, tmp_path_factory.mktemp("access"), LAYOUT, "checked") as cluster:
+    async with guarded_cluster(node, tmp_path_factory.mktemp("access"), LAYOUT) as cluster:
         found = Listening(cluster, node)
         async with tapped(node, found.crossed), AsyncSubscriber(cluster.url("siren"), name="siren") as subscriber:
             await subscriber.subscribe("t.#", deadline=5, callback=found.heard)

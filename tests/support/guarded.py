@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aio_pika
@@ -17,10 +18,12 @@ import httpx
 from aio_pika.abc import AbstractChannel
 
 from tests.support.brokers import PERIOD_S, Process, start_all, terminate_all
+from tests.support.waiting import eventually
 from tidegate_brokers.access.applying import Change
 from tidegate_brokers.access.layout import HeadPlace, Layout
 from tidegate_brokers.access.preparing import Access
 from tidegate_embedded.nodes import RabbitNode, management_url
+from tidegate_protocol.names import ACCOUNTS_EXCHANGE
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Guarded:
 
     access: Access
     processes: dict[str, Process]
+    node: RabbitNode
     layout: Layout
     directory: Path
     """Where everything was written, the layout among it."""
@@ -43,6 +47,13 @@ class Guarded:
         whole = self.access.url(user).reveal()
         return f"{whole.rpartition('/')[0]}/{vhost}"
 
+    async def allows_accounts(self, head: str = "head") -> bool:
+        """Whether publishers find at this head that they may name their accounts."""
+        async with httpx.AsyncClient(base_url=management_url(self.node), timeout=60, trust_env=False) as http:
+            answer = await http.get(f"/api/exchanges/{head}/{ACCOUNTS_EXCHANGE}")
+        assert answer.status_code in (httpx.codes.OK, httpx.codes.NOT_FOUND), answer.text
+        return answer.is_success
+
     @asynccontextmanager
     async def channel(self, user: str, vhost: str = "head") -> AsyncIterator[AbstractChannel]:
         connection = await aio_pika.connect(self.url(user, vhost))
@@ -52,9 +63,11 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded_cluster(
-    node: RabbitNode, directory: Path, layout_text: str, accounts: str = "unchecked"
+    node: RabbitNode, directory: Path, layout_text: str, later: Collection[str] = ()
 ) -> AsyncIterator[Guarded]:
-    """Make the accounts, import them as an operator would, and run the processes with them."""
+    """Make the accounts, import them as an operator would, and run the processes with them; those in `later` are
+    started by the test.
+    """
     ports = {"port": node.amqp_port, "management": node.management_port}
     (directory / "layout.toml").write_text(layout_text.format(host=node.host, **ports))
     layout = Layout.load(directory / "layout.toml")
@@ -66,24 +79,26 @@ async def guarded_cluster(
                 answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
                 assert answer.is_success, answer.text
     processes = {
-        place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge", accounts)
+        place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge")
         for place in layout.places
     }
     try:
-        await start_all(processes.values())
-        yield Guarded(access, processes, layout, directory)
+        await start_all(process for name, process in processes.items() if name not in later)
+        guarded = Guarded(access, processes, node, layout, directory)
+        for head in layout.head:
+            await eventually(partial(guarded.allows_accounts, head.name), f"{head.name} lets accounts be named")
+        yield guarded
     finally:
         await terminate_all(processes.values())
 
 
-def _process(node: RabbitNode, folder: Path, role: str, accounts: str) -> Process:
+def _process(node: RabbitNode, folder: Path, role: str) -> Process:
     options = {
         "management_url": f"http://{node.host}:{node.management_port}",
         "prometheus_url": f"http://{node.host}:{node.prometheus_port}",
         "period_s": PERIOD_S,
         "http_port": 0,
         "startup_timeout_s": 60,
-        "accounts": accounts,
     }
     file = folder / "whole.toml"
     prepared = (folder / "broker.toml").read_text()

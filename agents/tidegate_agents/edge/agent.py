@@ -36,6 +36,7 @@ from ..machine import (
     Announce,
     EdgeSampled,
     Event,
+    LinkChecked,
     MessageReceived,
     ReplyAddress,
     RulesSeen,
@@ -87,6 +88,8 @@ class EdgeAgent:
         """The latest ones that are not answered, by number, with their request ids; at most `HELLOS_MAX`."""
         self._last_hello = 0
         self._server_there = True
+        self._passes_accounts = config.passes_accounts
+        """Whether the account of its link passes on the accounts of publishers; None: not known yet."""
         self._closer = False
         """Whether the next sample is one that was asked for."""
         self._register()
@@ -99,6 +102,7 @@ class EdgeAgent:
         dispatch.on_event(AlarmsSeen, self._alarms_seen)
         dispatch.on_event(ServerSeen, self._server_seen)
         dispatch.on_event(RulesSeen, self._rules_seen)
+        dispatch.on_event(LinkChecked, self._link_checked)
         dispatch.on_message(PieLocal, self._on_report)
         dispatch.on_message(PatternPaths, self._on_paths)
         dispatch.on_message(DrainNotice, self._on_drain)
@@ -158,6 +162,11 @@ class EdgeAgent:
     def _server_seen(self, event: ServerSeen) -> None:
         self._server_there = event.there
         self._send_hello()
+
+    def _link_checked(self, event: LinkChecked) -> None:
+        if event.passes_accounts is not self._passes_accounts:
+            self._passes_accounts = event.passes_accounts
+            self._send_hello()
 
     def _stop(self) -> None:
         self._context.stopping = True
@@ -230,7 +239,7 @@ class EdgeAgent:
             cluster=config.cluster,
             client_url=config.client_url,
             link_url=config.link_url,
-            passes_accounts=config.passes_accounts,
+            passes_accounts=self._passes_accounts,
             capacity=config.capacity,
             registry_count=self._outputs.digest.count,
             registry_digest=self._outputs.digest.text,

@@ -36,6 +36,7 @@ from tidegate_protocol.operations import (
 
 from ..kit.chronicle import Dated, bounded, told
 from ..kit.dispatch import Dispatch
+from ..kit.refused import RefusedAccounts
 from ..load.detector import Detector
 from ..load.overview import (
     closest_queue,
@@ -62,8 +63,10 @@ class EdgeOperations:
         self._detector = detector
         self._balancing = balancing
         self._policy = policy
+        self._refused = RefusedAccounts(context.config.edge, context)
 
     def register(self, dispatch: Dispatch) -> None:
+        self._refused.register(dispatch)
         dispatch.on_message(InspectRequest, self.on_inspect)
         dispatch.on_message(RehearseRequest, self.on_rehearse)
 
@@ -117,7 +120,8 @@ class EdgeOperations:
         return tuple(told_queues[:SUBSCRIPTIONS_TOLD_MAX])
 
     def _culprits(self) -> tuple[Culprit, ...]:
-        """The subscribers that are too slow, with what was found about them and how they are doing now."""
+        """The subscribers that are too slow, with what was found about them and how they are doing now; and accounts
+        whose messages were not taken."""
         context, found = self._context, []
         for name in sorted(self._detector.slow)[:CULPRITS_TOLD_MAX]:
             queue = self._detector.queue(name)
@@ -133,7 +137,7 @@ class EdgeOperations:
                     record=self._detector.about_slowness(queue),
                 )
             )
-        return tuple(found)
+        return tuple([*found, *self._refused.culprits()][:CULPRITS_TOLD_MAX])
 
     # Rehearsing
 

@@ -127,6 +127,7 @@ class HeadAgent:
         """Say who takes what."""
         dispatch = self._dispatch
         dispatch.checks.append(self._context.validate)
+        self._context.accounts.register(dispatch)
         dispatch.on_event(Started, self._start)
         dispatch.on_event(RoutesChanged, self._routes_changed)
         dispatch.stops.append(self._stop)
@@ -179,7 +180,7 @@ class HeadAgent:
             context.routes.adopt(target, event.routes[target])
             if target not in self._neighbours:
                 self._edges.adopt(target)
-        self._neighbours.start()
+        context.accounts.start(event.accounts_allowed)
         context.set_timer("tick", context.config.period_s)
 
     def _stop(self) -> None:

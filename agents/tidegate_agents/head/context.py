@@ -20,6 +20,7 @@ from ..kit.broker import BrokerContext
 from ..machine import ReplyAddress
 from ..topics.routes import RouteTable
 from ..topics.waits import Waits
+from .accounts import Accounts
 from .bindings import Bindings
 from .moving.cooldowns import Cooldowns
 from .moving.promises import Promises
@@ -44,6 +45,7 @@ class HeadContext(BrokerContext):
         self.rules = config.rules
         """What accounts may publish and subscribe; None: everything."""
         self.veil = Veil()
+        self.accounts = Accounts(self)
 
     def reply(self, to: ReplyAddress | Iterable[ReplyAddress | None] | None, message: ControlMessage) -> None:
         """Answer, each asker with what it may see."""
@@ -56,13 +58,9 @@ class HeadContext(BrokerContext):
         self.waits.close(key)
         self.cancel_timer(f"wait {key}")
 
-    @property
-    def checked_accounts(self) -> bool:
-        """Whether publishers may name their accounts: a single link that does not pass them on would stop."""
-        return self.config.checked_accounts and all(edge.passes_accounts for edge in self.registry.edges.values())
-
     def validate(self) -> None:
         """Raise AssertionError if the parts of the state disagree."""
         super().validate()
         for part in (self.registry, self.routes, self.ledger, self.waits, self.bindings, self.promises, self.cooldowns):
             part.validate()
+        self.accounts.validate()

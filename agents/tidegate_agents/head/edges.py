@@ -94,10 +94,14 @@ class Edges:
         record = context.registry.edge(message.edge)
         if not record.alive:
             context.decide(EdgePresence(message.edge, Presence.HEARD))
-        if record.link_url != message.link_url:
-            context.do(EnsureLink(message.edge, LinkKind.EDGE, message.link_url))
+        passes_accounts = record.passes_accounts if message.passes_accounts is None else message.passes_accounts
+        if (record.link_url, record.passes_accounts) != (message.link_url, passes_accounts):
+            keeps = passes_accounts if config.checked_accounts else None
+            context.do(EnsureLink(message.edge, LinkKind.EDGE, message.link_url, keeps))
         record.client_url, record.link_url = message.client_url, message.link_url
-        record.passes_accounts = message.passes_accounts
+        if passes_accounts is not record.passes_accounts:
+            record.passes_accounts = passes_accounts
+            context.accounts.judge()
         record.capacity, record.says_draining = message.capacity, message.draining
         record.draining = message.draining if record.drain_ordered is None else record.drain_ordered
         record.alarms = message.alarms

@@ -59,6 +59,7 @@ from ..kit.calls import Answer
 from ..kit.chronicle import Dated, bounded, told
 from ..kit.dispatch import Dispatch
 from ..kit.gather import Gatherings
+from ..kit.refused import RefusedAccounts
 from ..load.metrics import Role
 from ..load.overview import (
     concerns_broker,
@@ -131,6 +132,7 @@ class Operations:
         self._defence = defence
         self._insights = insights
         self._questions: dict[str, _Question] = {}
+        self._refused = RefusedAccounts(context.config.head, context)
         self._gatherings = Gatherings(context, PART, self._heard, self._finish)
         self._last = 0
 
@@ -140,6 +142,7 @@ class Operations:
         dispatch.on_message(PlanRequest, self._plan)
         dispatch.on_message(PauseRequest, self._pause)
         dispatch.on_event(AlarmsSeen, lambda event: self._context.see_alarms(event.raised))
+        self._refused.register(dispatch)
         self._gatherings.register(dispatch)
         dispatch.checks.append(self.validate)
 
@@ -243,6 +246,7 @@ class Operations:
                     record=named.decision,
                 )
             )
+        found += self._refused.culprits()
         found += [culprit for answer in answers.values() for culprit in answer.culprits]
         return tuple(found[:CULPRITS_TOLD_MAX])
 
@@ -308,9 +312,12 @@ class Operations:
         for name, answer in answers.items():
             later_us = round(question.on_way_s[name] * 1e6)
             decisions += [d.model_copy(update={"ago_us": d.ago_us + later_us}) for d in answer.decisions]
+        culprits = self._culprits(answers)
         if what is Explained.SESSION and not any(decision.session == about for decision in decisions):
-            context.refuse(reply_to, self._nothing_of_that_name(about))
-            return
+            if not any(culprit.client == about for culprit in culprits):
+                context.refuse(reply_to, self._nothing_of_that_name(about))
+                return
+            what = Explained.ACCOUNT
         decisions.sort(key=lambda decision: -decision.ago_us)
         kept, cut = bounded(decisions)
         queues = tuple(queue for answer in answers.values() for queue in answer.queues)
@@ -329,7 +336,7 @@ class Operations:
             brokers=self._brokers_of(about, what, kept, answers),
             queues=queues[:SUBSCRIPTIONS_TOLD_MAX],
             sessions=sessions,
-            culprits=self._culprits(answers),
+            culprits=culprits,
             missing=tuple(question.missing),
             insight=self._insights.state(),
         )
@@ -354,6 +361,8 @@ class Operations:
                 return (self._head_state(),)
             case Explained.CLUSTER:
                 return (self._head_state(), *(answer.state for answer in answers.values()))
+            case Explained.ACCOUNT:
+                return ()
 
     def _nothing_of_that_name(self, about: str) -> Refusal:
         context = self._context

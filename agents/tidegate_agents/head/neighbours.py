@@ -2,7 +2,7 @@
 
 To each neighbour goes, as numbered changes, the covering set of what is needed behind us. Invariants:
 
-- one update is under way per neighbour; it is sent again, unchanged, until it is accepted or its base is
+- one update is under way per neighbour; it is sent again, with the same routes, until it is accepted or its base is
   unknown;
 - an update whose version equals its base changes nothing. It asks whether the neighbour still has that
   version: a sign of life, and the way a neighbour that lost its state is found. One goes out every period;
@@ -40,7 +40,7 @@ from ..config import HOP_WAIT_SHARE, SILENT_PERIODS_MAX
 from ..kit.answers import detail_of
 from ..kit.dispatch import Answer, Dispatch, Silence
 from ..kit.outbox import joined
-from ..machine import EnsureLink, LinkKind, ReplyAddress
+from ..machine import ReplyAddress
 from ..topics.waits import Wait
 from .context import HeadContext
 from .events import NeighbourAnew
@@ -116,10 +116,6 @@ class Neighbours:
         dispatch.on_wait("accept", self.routes_live)
         dispatch.ticks.append(self.tick)
         dispatch.checks.append(self.validate)
-
-    def start(self) -> None:
-        for neighbour in sorted(self._context.config.neighbours, key=lambda n: n.name):
-            self._context.do(EnsureLink(neighbour.name, LinkKind.HEAD, neighbour.link_url))
 
     def tick(self) -> None:
         """Every period: ask each neighbour that had no update for a while, and notice which have gone silent."""
@@ -208,7 +204,8 @@ class Neighbours:
         context = self._context
         left_s = context.waits.longest_left_s(neighbour.name, context.now)
         wait_s = min((context.config.period_s if left_s is None else left_s) * HOP_WAIT_SHARE, 60.0)
-        update = update.model_copy(update={"wait_s": wait_s})
+        passes_accounts = context.accounts.passing(without=neighbour.name)
+        update = update.model_copy(update={"wait_s": wait_s, "passes_accounts": passes_accounts})
         request_id = context.request(neighbour.name, update, "update", neighbour.name)
         neighbour.in_flight = _InFlight(update, request_id, changes)
         neighbour.sent_s = context.now
@@ -295,6 +292,7 @@ class Neighbours:
             context.refuse(reply_to, refusals.stranger(message.head, context.config.head))
             return
         self._hear(neighbour)
+        context.accounts.heard(message.head, message.passes_accounts)
         have = neighbour.have
         if have is not None and message.version == have:
             self._answer_again(neighbour, reply_to)

@@ -56,7 +56,8 @@ class EdgeRecord:
     name: str
     client_url: str = ""
     link_url: str = ""
-    passes_accounts: bool = False
+    passes_accounts: bool | None = None
+    """Whether its link passes on the accounts of publishers; None until it has said so since we started."""
     capacity: Capacity = field(default_factory=Capacity)
     draining: bool = False
     drain_ordered: bool | None = None

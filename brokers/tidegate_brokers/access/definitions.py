@@ -13,6 +13,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tidegate_protocol.names import LINK_CHECK_EXCHANGE
+
 from .roles import Account
 
 SALT_BYTES: Final = 4
@@ -26,10 +28,14 @@ def password_hash(password: str, salt: bytes | None = None) -> str:
 
 
 def exchange_definitions(vhost: str, accounts: Sequence[Account]) -> dict[str, Any]:
-    """One virtual host, and the exchanges whose keys are somebody's right; brokers find them as they declare them."""
+    """One virtual host, and the exchanges whose keys are somebody's right; brokers find them as they declare them. And
+    the one at which links are tried out: where it is, the accounts of links have their tags.
+    """
     names = sorted({rights.exchange for account in accounts for rights in account.topics})
-    form = {"vhost": vhost, "type": "topic", "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
-    return {"vhosts": [{"name": vhost}], "exchanges": [{"name": name, **form} for name in names]}
+    types = {**dict.fromkeys(names, "topic"), LINK_CHECK_EXCHANGE: "fanout"}
+    form = {"vhost": vhost, "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
+    exchanges = [{"name": name, "type": kind, **form} for name, kind in types.items()]
+    return {"vhosts": [{"name": vhost}], "exchanges": exchanges}
 
 
 def account_definitions(vhost: str, accounts: Sequence[Account], passwords: Mapping[str, str]) -> dict[str, Any]:

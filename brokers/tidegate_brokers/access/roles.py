@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate_protocol.names import (
+    ACCOUNTS_EXCHANGE,
     ANSWER_KEY,
     CONTROL_EXCHANGE,
     DELIVER_EXCHANGE,
     HEAD_KEY,
     HOM_KEY,
+    LINK_ACCOUNT_START,
+    LINK_CHECK_EXCHANGE,
     LINK_PREFIX,
     OPERATOR_KEY,
     OUTPUT_PREFIX,
@@ -93,7 +96,7 @@ def broker_user(broker: str) -> str:
 
 def link_user(head: str) -> str:
     """The account with which a head's RabbitMQ forwards, to its edges and to its neighbours."""
-    return f"link.{head}"
+    return f"{LINK_ACCOUNT_START}{head}"
 
 
 def warden_user(broker: str) -> str:
@@ -169,14 +172,20 @@ def link_at_head(neighbour: str) -> Account:
     No right here depends on a key: RabbitMQ 4 checks the keys in `CC`, too, and a key that a link may not write would
     stop the link.
     """
-    return Account(link_user(neighbour), write=_exactly(ingress_exchange(neighbour)), tags=LINK_TAGS)
+    return Account(
+        link_user(neighbour), write=_exactly(ingress_exchange(neighbour), LINK_CHECK_EXCHANGE), tags=LINK_TAGS
+    )
 
 
 def client_at_head(user: str, publish: Sequence[str] = ()) -> Account:
     """A publisher or a subscriber: it asks the head, takes orders for its own names, and publishes topics that one of
     the patterns in `publish` matches.
+
+    RabbitMQ 4 shows an exchange only to accounts with some right on it, and publishers look for the one that tells them
+    to name their account. Nothing is bound to that one.
     """
-    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *((re.escape(PUBLISH_EXCHANGE),) if publish else ()))
+    data = (re.escape(PUBLISH_EXCHANGE), re.escape(ACCOUNTS_EXCHANGE)) if publish else ()
+    writes = (GENERATED, re.escape(CONTROL_EXCHANGE), *data)
     orders = f"^{re.escape(client_key(''))}{_names_of(user)}(~[0-9a-z]+)?$"
     return Account(
         user,
@@ -219,7 +228,7 @@ def edge_account(edge: str) -> Account:
 
 def link_at_edge(head: str) -> Account:
     """What comes over the link from the head; no right depends on a key, as in `link_at_head`."""
-    return Account(link_user(head), write=_exactly(DELIVER_EXCHANGE), tags=LINK_TAGS)
+    return Account(link_user(head), write=_exactly(DELIVER_EXCHANGE, LINK_CHECK_EXCHANGE), tags=LINK_TAGS)
 
 
 def subscriber_at_edge(user: str) -> Account:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from aiormq.abc import AbstractChannel, AbstractConnection
 from pamqp.commands import Basic
@@ -21,6 +21,7 @@ from pamqp.common import FieldValue
 from tidegate_agents.machine import (
     Action,
     ActionFailed,
+    AllowAccounts,
     ChangeRoutes,
     DisconnectPublisher,
     DropLink,
@@ -35,9 +36,11 @@ from tidegate_agents.machine import (
     WatchFence,
 )
 from tidegate_protocol.names import (
+    ACCOUNTS_EXCHANGE,
     CONTROL_EXCHANGE,
     DELIVER_EXCHANGE,
     INGRESS_PREFIX,
+    LINK_CHECK_EXCHANGE,
     LINK_PREFIX,
     MARKER_EXCHANGE,
     PUBLISH_EXCHANGE,
@@ -64,6 +67,9 @@ QUEUE_ARGUMENTS: Final = {"x-queue-type": "classic"}
 """Said aloud, because a virtual host may have another default."""
 PUBLISHER_CONNECTION: Final = "tidegate publisher "
 """What publishers call their connections, before their id."""
+ACCOUNT_OPTION: Final = "dest-publish-properties"
+"""How a shovel writes its own account over that of the publisher, on a link that can't pass it on. A shovel can't take
+the property away."""
 PERSISTENT: Final = 2
 """The delivery mode of a message that outlives a restart of RabbitMQ."""
 EMPTY_CHECKS: Final = 2
@@ -106,6 +112,8 @@ class HeadPlane:
     """Where this head's RabbitMQ finds the authorities whose certificates it accepts."""
     marked: set[str] = field(default_factory=set)
     """Links that are bound to the exchange of the markers."""
+    accounts_allowed: bool | None = None
+    """Whether publishers are to find that they may name their accounts; None: as a predecessor left it."""
     seal: Seal = field(default_factory=Seal)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     confirming: AbstractChannel | None = None
@@ -131,13 +139,18 @@ class HeadPlane:
                     binding.pattern,
                     binding.target,
                 )
-        return Started(routes={target: frozenset(patterns) for target, patterns in sorted(self.routes.items())})
+        return Started(
+            routes={target: frozenset(patterns) for target, patterns in sorted(self.routes.items())},
+            accounts_allowed=ACCOUNTS_EXCHANGE in await management.exchanges(ACCOUNTS_EXCHANGE),
+        )
 
     async def assert_all(self, channel: AbstractChannel, management: Management) -> None:
         """Make RabbitMQ hold exactly what is desired."""
         for exchange in (CONTROL_EXCHANGE, *self._exchanges()):
             await channel.exchange_declare(exchange, exchange_type="topic", durable=True)
         await channel.exchange_declare(MARKER_EXCHANGE, exchange_type="headers", durable=True)
+        await channel.exchange_declare(LINK_CHECK_EXCHANGE, exchange_type="fanout", durable=True)
+        await self._assert_accounts(channel)
         for exchange in await management.exchanges(INGRESS_PREFIX):
             if exchange.removeprefix(INGRESS_PREFIX) not in self.neighbours:
                 log.info("removing %s, whose head is no longer a neighbour", exchange)
@@ -169,6 +182,10 @@ class HeadPlane:
                 await self._bind_markers(channel, target)
                 present = await management.shovels()
                 await self._assert_shovel(management, action, present.get(link_queue(target)))
+                return None
+            case AllowAccounts(allowed=allowed):
+                self.accounts_allowed = allowed
+                await self._assert_accounts(channel)
                 return None
             case ChangeRoutes():
                 await self._change_routes(channel, action)
@@ -207,6 +224,13 @@ class HeadPlane:
         for target in sorted(self.dropped):
             await self._remove_if_empty(channel, management, target, found.get(target))
         return found
+
+    async def _assert_accounts(self, channel: AbstractChannel) -> None:
+        """Publishers look for an exchange: it is there as long as they may name their accounts."""
+        if self.accounts_allowed:
+            await channel.exchange_declare(ACCOUNTS_EXCHANGE, exchange_type="fanout", durable=True, internal=True)
+        elif self.accounts_allowed is False:
+            await channel.exchange_delete(ACCOUNTS_EXCHANGE)
 
     # Routes
 
@@ -300,6 +324,7 @@ class HeadPlane:
             "dest-uri": self._destination(link.url),
             "dest-exchange": exchange,
             "dest-add-forward-headers": False,
+            **({ACCOUNT_OPTION: {"user_id": account_in(link.url)}} if link.passes_accounts is False else {}),
         }
 
     def _destination(self, url: str) -> str:
@@ -312,7 +337,9 @@ class HeadPlane:
 
     async def _assert_shovel(self, management: Management, link: EnsureLink, present: Json | None) -> None:
         wanted = self._shovel(link)
-        if present is None or any(present.get(key) != value for key, value in wanted.items()):
+        if link.passes_accounts is None and present is not None and ACCOUNT_OPTION in present:
+            wanted[ACCOUNT_OPTION] = present[ACCOUNT_OPTION]
+        if present is None or any(present.get(key) != wanted.get(key) for key in (*wanted, ACCOUNT_OPTION)):
             # Putting an equal definition would restart the shovel and send again what is in flight.
             await management.put_shovel(link_queue(link.target), wanted)
 
@@ -349,6 +376,11 @@ async def disconnect_publisher(management: Management, action: DisconnectPublish
 async def declare_link(channel: AbstractChannel, target: str) -> None:
     """Have the queue of a link; one that is there is left alone."""
     await channel.queue_declare(link_queue(target), durable=True, arguments=dict(QUEUE_ARGUMENTS))
+
+
+def account_in(url: str) -> str:
+    """The account by which a link writes."""
+    return unquote(urlsplit(url).username or "guest")
 
 
 def _order(binding: Binding) -> tuple[str, str, str]:

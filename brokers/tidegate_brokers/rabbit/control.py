@@ -12,6 +12,7 @@ Invariants:
 - every sender speaks for itself only, as far as `admission` can tell by accounts, and every message sent from here
   names the account it is sent by;
 - what came by a detour (dead-lettered, copied) is counted and dropped without an answer;
+- the agent is told whose message was not taken, so that operators learn of it;
 - messages are handed on in the order in which they came.
 """
 
@@ -28,7 +29,7 @@ from aiormq.exceptions import AMQPError, ChannelLockedResource
 from pamqp.commands import Basic
 
 from tidegate_agents.kit.memory import Recent
-from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
+from tidegate_agents.machine import ControlRefused, Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.messages import (
     ADMITTED_KINDS,
@@ -58,6 +59,8 @@ UNDER_WAY_MAX: Final = 2_000
 ORDERS_MAX: Final = 20_000
 """Orders to clients whose answer may still come; of more, the oldest are forgotten."""
 NAMED_MAX: Final = 1_000
+INNOCENT: Final = frozenset({"no-request"})
+"""Reasons for which a message is dropped that was right when it was sent: an answer that comes late."""
 CLIENT_KEY_START: Final = client_key("")
 CORRELATION_LENGTH_MAX: Final = 128
 
@@ -262,6 +265,9 @@ class ControlChannel:
                 raise MalformedMessage("bad-reply-to", "answers go to direct reply-to addresses only")
         except MalformedMessage as error:
             self._count_malformed(error)
+            if error.reason not in INNOCENT:
+                account = delivered.header.properties.user_id or ""
+                self._post(ControlRefused(account, error.reason, str(error)))
             # A sender that took a detour is not answered: the address may be another's.
             if address is not None and detour(delivered.header.properties.headers) is None:
                 self.reply(address, Refusal(reason=RefusalReason.INVALID, message=str(error)))

@@ -96,9 +96,9 @@ class BrokerConfig(Options):
     accounts: Literal["unchecked", "checked"] = Field(
         "unchecked",
         description="Whether all parts name their accounts (`user_id`), so that brokers speak only as themselves and "
-        "duplicates are judged per account. Only where the account of every link has the tag `impersonator` (a link "
-        "without it would stop), all brokers are of this version, and their accounts are called `broker.<name>`; the "
-        "same on all brokers.",
+        "duplicates are judged per account. `tidegate access prepare` switches it on, with the accounts that it takes: "
+        "`broker.<name>` for brokers, and for links `link.<head>` with the tag `impersonator`. Publishers name theirs "
+        "once every link of the tree was seen to pass accounts on.",
     )
     rules_file: str | None = Field(
         None,

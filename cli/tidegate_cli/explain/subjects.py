@@ -69,6 +69,8 @@ def paragraph(reply: ExplainReply, now: datetime | None = None) -> str:
             said = _publisher(reply, now)
         case Explained.CLUSTER:
             said = _cluster(reply, now)
+        case Explained.ACCOUNT:
+            said = _account(reply, now)
     said += insight_words(reply.insight)
     if reply.paused:
         said.append("an operator has paused balancing: no session begins until `tidegate resume`")
@@ -225,7 +227,7 @@ def _place(queue: QueueState, decisions: tuple[Told, ...], now: datetime | None)
 
 
 def _publisher(reply: ExplainReply, now: datetime | None) -> list[str]:
-    mine = [one for one in reply.culprits if one.client == reply.about]
+    mine = [one for one in reply.culprits if one.client in (reply.about, reply.about.partition("~")[0])]
     said = [f"publisher {reply.about} publishes through head {reply.head}"]
     if not mine:
         said.append("it keeps to its limits, as far as there are any")
@@ -233,6 +235,11 @@ def _publisher(reply: ExplainReply, now: datetime | None) -> list[str]:
     moved = [step for step in steps(reply.decisions, PublisherMoveEnded) if step.decision.moved]
     said += [f"{when(step.ago_us, now)} it was moved to head {step.decision.target}" for step in moved]
     return said
+
+
+def _account(reply: ExplainReply, now: datetime | None) -> list[str]:
+    mine = [culprit_words(one, now) for one in reply.culprits if one.client == reply.about]
+    return [f"{reply.about} is an account that was refused in cluster {reply.cluster}", *mine]
 
 
 def culprit_words(one: Culprit, now: datetime | None) -> str:

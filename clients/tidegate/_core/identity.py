@@ -6,6 +6,7 @@ is held back during a move, what is not settled) goes by identities.
 
 - With an account (the property `user_id`, which RabbitMQ compares with the connection that publishes, and links pass
   on): account, `SEPARATOR`, id.
+- An account of a link is none: that link can't pass on the publisher's, and has written its own over it.
 - Without one, where the cluster vouches for accounts: none. Such a message is delivered like a plain AMQP client's,
   and its id is never used to drop anything.
 - Without one, where it does not: the id alone, which is as good as the sender's word.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate_protocol.ids import MessageId
+from tidegate_protocol.names import LINK_ACCOUNT_START
 
 SEPARATOR: Final = "\0"
 
@@ -26,7 +28,7 @@ def identity_of(account: str | None, message_id: str | None, checked_accounts: b
     """What a delivery is known by; None for one that is known by its content only."""
     if not message_id:
         return None
-    if account:
+    if account and not account.startswith(LINK_ACCOUNT_START):
         return f"{account}{SEPARATOR}{message_id}"
     # An id that holds the separator could pass for an account with an id.
     return None if checked_accounts or SEPARATOR in message_id else message_id

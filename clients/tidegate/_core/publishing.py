@@ -138,8 +138,15 @@ class PublishingMachine(Window[Publication]):
         self._allowance: Allowance | None = None
         """Replaced as a whole: `draft` may be called from another thread, without a lock."""
 
+    @property
+    def signs(self) -> bool:
+        """Whether publications name the account."""
+        return bool(self._account)
+
     def sign(self, account: str) -> None:
-        """Name the account of the connection in publications from now on; no account if it is empty."""
+        """Name the account of the connection in publications from now on. This is not taken back: subscribers would
+        take what follows for another publisher's.
+        """
         self._account = encode_account(account)
 
     def restrict(self, allowed: tuple[str, ...] | None) -> None:

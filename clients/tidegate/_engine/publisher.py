@@ -5,6 +5,9 @@ lost. Orders of the head go to a `PublisherMoveMachine`; after a move the corout
 head, which was opened meanwhile. The engine runs on any runtime; `AsyncPublisher` and `Publisher` are thin layers over
 it.
 
+Whether it names its account in what it publishes it asks RabbitMQ when it connects (`ACCOUNTS_EXCHANGE`): no process of
+ours has to be there for that. Once it does, it goes on doing so, at every head.
+
 Invariant: a confirmation counts only if it comes by the channel that is written to, and that channel changes only while
 nothing is in flight.
 """
@@ -22,6 +25,7 @@ from typing import Final
 from tidegate_protocol.balancing.publishers import ThrottleOrder
 from tidegate_protocol.errors import InvalidValue
 from tidegate_protocol.messages import ControlMessage
+from tidegate_protocol.names import ACCOUNTS_EXCHANGE
 from tidegate_protocol.rendering import why
 
 from .._core.config import Address, Backoff, Limits, Timeouts
@@ -155,7 +159,6 @@ class PublisherEngine:
         self._heads.join("", self)
         self._runtime.spawn(self._run(line), f"{self._name} data")
         self._news.start()
-        await self._news.first_answer()
 
     async def close(self) -> None:
         """Stop and close all connections. What is unsettled is abandoned: flush first."""
@@ -203,6 +206,9 @@ class PublisherEngine:
     async def _connect(self, address: Address, on_lost: Callable[[], None]) -> _Line:
         line = _Line(address, await self._runtime.connect(address, f"{self._name} data", self._timeouts))
         try:
+            if not self.machine.signs and await line.connection.has_exchange(ACCOUNTS_EXCHANGE):
+                with self._lock:
+                    self.machine.sign(address.user)
             line.channel = await line.connection.open_channel(on_lost, confirm=partial(self._confirm, line))
         except TidegateError:
             await line.connection.close()

@@ -3,7 +3,7 @@
 The head uses both to know its load and the ways of publications. Publishing does not depend on either: it goes on while
 the head's process is down. The publisher tells the head at which it publishes now.
 
-The head's answer says whether links pass on the account of a publisher; only then publications name it.
+The head's answer may say that links pass on the account of a publisher by now: publications name it from then on.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ logger = logging.getLogger(__name__)
 
 REPORT_S: Final = 1.0
 """How often a head hears what was published; it samples its load as often."""
-
-FIRST_ANSWER_S: Final = 1.0
-"""How long opening a publisher waits for its head, which may be down: publications do without an account then."""
 
 
 class PublisherNews:
@@ -63,7 +60,6 @@ class PublisherNews:
         self._control = control
         self._name = name
         self._account = account
-        self._answered = runtime.signal()
         self._greet_now = runtime.signal()
         self._report_now = runtime.signal()
         self._greeted = runtime.signal()
@@ -73,10 +69,6 @@ class PublisherNews:
     def start(self) -> None:
         self._runtime.spawn(self._greet(), f"{self._name} hello")
         self._runtime.spawn(self._report(), f"{self._name} reports")
-
-    async def first_answer(self) -> None:
-        """Wait a little for the head's first answer, so that the first publications name their account, too."""
-        await self._answered.wait(FIRST_ANSWER_S)
 
     def greet(self) -> None:
         """Say hello now: the head is another one, or RabbitMQ has refused a publication and the head knows why."""
@@ -103,14 +95,14 @@ class PublisherNews:
                 period_s = min(welcome.period_s, self._timeouts.hello_s)
                 self.head = welcome.head
                 with self._lock:
-                    self._machine.sign(self._account if welcome.checked_accounts else "")
+                    if welcome.checked_accounts:
+                        self._machine.sign(self._account)
                     self._machine.restrict(welcome.publish)
                 self._on_settled()
             except TidegateError as error:
                 logger.debug(
                     "%s: cannot greet the head; publishing goes on, the greeting is repeated: %s", self._name, error
                 )
-            self._answered.set()
             await self._greet_now.wait(period_s)
         try:
             # The head would forget us by itself three periods from now; this is only politer.

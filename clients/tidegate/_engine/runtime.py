@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from .._core.config import Address, Timeouts
 from .._core.errors import ConnectionLost
@@ -30,6 +30,9 @@ Returned = Callable[[str | None], None]
 """Correlation id of a request that reached no process."""
 Order = Callable[[bytes, str | None, str | None], None]
 """Body, reply-to, correlation id of what the head sent by itself."""
+
+ABSENT_CODES: Final = frozenset({403, 404})
+"""AMQP's codes for what is not there, or not for this account to know."""
 
 _tags = count(1)
 
@@ -106,6 +109,10 @@ class Connection(Protocol):
 
     async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> Channel:
         """Open a channel with this consumer, in one round trip. Deliveries may come before it returns."""
+        ...
+
+    async def has_exchange(self, name: str) -> bool:
+        """Whether there is an exchange of this name, as far as this account may know. In one round trip."""
         ...
 
     async def close(self, *, hurry: bool = False) -> None:

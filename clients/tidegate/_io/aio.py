@@ -21,7 +21,7 @@ from aiormq.abc import ChannelFrame
 from .._core.config import Address, Timeouts
 from .._core.errors import AccessRefused, CertificateRefused, ConnectionFailed, TidegateError
 from .._core.opening import FAST_SHARE, OpeningDiffers, Openings
-from .._engine.runtime import ChannelLost, Confirm, Consumer, Returned, Signal, Task, new_tag
+from .._engine.runtime import ABSENT_CODES, ChannelLost, Confirm, Consumer, Returned, Signal, Task, new_tag
 from .aio_channel import CLOSE_S, AioChannel, LeanChannel, attaching, text_of
 from .aio_transport import EagerTransport, SealingTransport
 from .tls import certificate_refusal
@@ -106,6 +106,17 @@ class AioConnection:
         eager.release()
         await channel.attach(consumer, tag, written=True)
         return channel
+
+    async def has_exchange(self, name: str) -> bool:
+        channel = self._make_channel(_nothing)
+        try:
+            await channel.look_for(name)
+        except ChannelLost as lost:
+            if lost.code in ABSENT_CODES:
+                return False
+            raise
+        await channel.close()
+        return True
 
     def _make_channel(
         self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
@@ -267,3 +278,7 @@ def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:
     if untrusted is not None:
         return CertificateRefused(str(address), f"the certificate was refused: {untrusted}")
     return ConnectionFailed(str(address), f"can't connect: {text_of(error)}")
+
+
+def _nothing() -> None:
+    """Nobody waits for this channel."""

@@ -122,6 +122,10 @@ class AioChannel:
         requests: list[Frame] = [spec.Channel.Open()]
         await self._ask([*requests, spec.Confirm.Select()] if confirm else requests)
 
+    async def look_for(self, exchange: str) -> None:
+        """Open a channel that was only made, and ask for an exchange; RabbitMQ closes the channel if there is none."""
+        await self._ask([spec.Channel.Open(), spec.Exchange.Declare(exchange=exchange, passive=True)])
+
     async def attach(self, consumer: Consumer, tag: str, written: bool) -> None:
         """Open a channel that was only made, and consume on it."""
         self._deliver_to(consumer.deliver)

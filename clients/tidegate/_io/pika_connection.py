@@ -19,7 +19,18 @@ from .._core.config import Address, Timeouts
 from .._core.opening import Tune
 from .._core.publishing import Topic
 from .._core.window import Publication
-from .._engine.runtime import ChannelLost, Confirm, Consumer, Deliver, Order, Reply, Returned, Signal, new_tag
+from .._engine.runtime import (
+    ABSENT_CODES,
+    ChannelLost,
+    Confirm,
+    Consumer,
+    Deliver,
+    Order,
+    Reply,
+    Returned,
+    Signal,
+    new_tag,
+)
 from .pika_codec import CodecConnection, Properties, marshal
 
 if TYPE_CHECKING:
@@ -122,6 +133,10 @@ class PikaChannel:
         self._connection.pika.take_deliveries(self._channel.channel_number, _receiver(deliver))
         await self._rpc(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done))
         await self._rpc(lambda done: self._channel.basic_consume(queue, _unused, exclusive=True, callback=done))
+
+    async def look_for(self, exchange: str) -> None:
+        """Ask for an exchange; RabbitMQ closes the channel if there is none."""
+        await self._rpc(lambda done: self._channel.exchange_declare(exchange, passive=True, callback=done))
 
     async def listen(self, reply: Reply) -> None:
         self._reply = reply
@@ -312,6 +327,17 @@ class PikaConnection:
         channel = PikaChannel(self, on_lost)
         await channel.open(confirm, returned)
         return channel
+
+    async def has_exchange(self, name: str) -> bool:
+        channel = await self.open_channel(_unused)
+        try:
+            await channel.look_for(name)
+        except ChannelLost as lost:
+            if lost.code in ABSENT_CODES:
+                return False
+            raise
+        await channel.close()
+        return True
 
     async def attach(self, consumer: Consumer, on_lost: Callable[[], None]) -> PikaChannel:
         if not self.usable:

@@ -102,8 +102,8 @@ class LeanPublisher:
 
     def answered(self, key: str, message: ControlMessage) -> None:
         """A welcome says whether publications may name their account."""
-        if isinstance(message, PublisherWelcome):
-            self._machine.sign(self.line.user if message.checked_accounts else "")
+        if isinstance(message, PublisherWelcome) and message.checked_accounts:
+            self._machine.sign(self.line.user)
 
     def ordered(self, message: ControlMessage, reply_to: ReplyTo | None) -> None:
         """There is one head, so nobody is moved; and who publishes at his rate is not slowed down."""

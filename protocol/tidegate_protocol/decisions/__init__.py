@@ -39,9 +39,13 @@ from .base import (
     Rejection,
 )
 from .brokers import (
+    AccountRefused,
+    AccountsAllowed,
+    AccountsOutcome,
     ActionRefused,
     BalancingSwitch,
     BalancingSwitched,
+    ControlRefusal,
     Drained,
     DrainOrder,
     DrainOrdered,

@@ -176,3 +176,49 @@ class BalancingSwitched(Decision):
 
     cluster: str
     outcome: BalancingSwitch
+
+
+class AccountsOutcome(StrEnum):
+    ALLOWED = "allowed"
+    WITHHELD = "withheld"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsAllowed(Decision):
+    """A head lets publishers name their accounts, as all links pass them on, or does not any more."""
+
+    kind: ClassVar[str] = "accounts-allowed"
+    labels: ClassVar[type[StrEnum]] = AccountsOutcome
+
+    head: str
+    outcome: AccountsOutcome
+    stopping: tuple[str, ...] = ()
+    """Where the links lead to that do not pass accounts on, as far as this head knows."""
+
+
+class ControlRefusal(StrEnum):
+    """Why a control message was not taken."""
+
+    NOT_YOURS = "not-yours"
+    DEAD_LETTERED = "dead-lettered"
+    COPIED = "copied"
+    UNREADABLE_HEADERS = "unreadable-headers"
+    WRONG_KEY = "wrong-key"
+    KIND_NOT_ALLOWED = "kind-not-allowed"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRefused(Decision):
+    """An account sent control messages that are not its to send, or sent them by a detour; none was obeyed."""
+
+    kind: ClassVar[str] = "account-refused"
+    labels: ClassVar[type[StrEnum]] = ControlRefusal
+
+    account: str
+    """As RabbitMQ has checked; empty if the messages do not name one."""
+    reason: ControlRefusal
+    messages: int
+    """How many there were so far."""
+    detail: str
+    """What was said of the last one."""

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..decisions import (
+    AccountRefused,
+    AccountsAllowed,
+    AccountsOutcome,
     ActionRefused,
     BalancingSwitch,
     BalancingSwitched,
+    ControlRefusal,
     Decision,
     Drained,
     DrainOrder,
@@ -45,6 +49,15 @@ UNREAD: Final[Mapping[RegistryOutcome, str]] = {
     RegistryOutcome.WRONG_ANSWER: "its pages do not follow each other",
     RegistryOutcome.NO_ANSWER: "it does not answer",
     RegistryOutcome.PROCESS_ABSENT: "its process is not there",
+}
+REFUSED: Final[Mapping[ControlRefusal, str]] = {
+    ControlRefusal.NOT_YOURS: "sent what is another's to say",
+    ControlRefusal.DEAD_LETTERED: "had a queue dead-letter into the control exchange",
+    ControlRefusal.COPIED: "copied messages into the control exchange by CC or BCC",
+    ControlRefusal.UNREADABLE_HEADERS: "sent control messages with headers that can't be read",
+    ControlRefusal.WRONG_KEY: "had messages copied to a key that is not listened to",
+    ControlRefusal.KIND_NOT_ALLOWED: "sent a kind of message that is not its to send",
+    ControlRefusal.OTHER: "sent control messages that are none",
 }
 
 
@@ -99,6 +112,19 @@ def switched(one: BalancingSwitched) -> Said:
     return Said(one.cluster, what, "an operator said so")
 
 
+def accounts(one: AccountsAllowed) -> Said:
+    if one.outcome is AccountsOutcome.ALLOWED:
+        return Said(one.head, "lets publishers name their accounts", "every link passes accounts on")
+    why = f"the way to {listed(one.stopping)} does not pass accounts on" if one.stopping else "they are not checked"
+    return Said(one.head, "does not let publishers name their accounts", why)
+
+
+def account_refused(one: AccountRefused) -> Said:
+    who = f"account {one.account}" if one.account else "somebody who names no account"
+    what = f"{REFUSED[one.reason]}, and was not obeyed"
+    return Said(who, what, f"{counted(one.messages, 'message')}, the last one: {one.detail}")
+
+
 def taken(one: InsightTaken) -> Said:
     why = f"{_counts(one.pairs, one.forecasts, one.capacities)}; it is in force for {seconds(one.left_s)}"
     return Said(one.cluster, "takes an insight", why)
@@ -142,6 +168,8 @@ RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
     Drained: drained,
     DrainWaits: drain_waits,
     BalancingSwitched: switched,
+    AccountsAllowed: accounts,
+    AccountRefused: account_refused,
     InsightTaken: taken,
     InsightRefused: insight_refused,
     InsightOver: over,

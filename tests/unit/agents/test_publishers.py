@@ -49,8 +49,8 @@ def test_publishers_may_name_their_accounts_once_every_edge_passes_them_on() -> 
     )
     for checked in (False, True):
         driver = Driver(checked_accounts=checked)
-        for passes in (False, True, False):
-            driver.tell(greeting.model_copy(update={"passes_accounts": passes}))
+        for says, passes in ((False, False), (True, True), (None, True), (False, False)):
+            driver.tell(greeting.model_copy(update={"passes_accounts": says}))
             (welcome,) = replies(driver.tell(PublisherHello(publisher="p~1")), PublisherWelcome)
             assert welcome.checked_accounts == (checked and passes)
 

@@ -134,6 +134,8 @@ BROKERS: Final[tuple[d.Decision, ...]] = (
     d.Drained("edge-1", session=SESSION),
     d.DrainWaits("edge-1", "alert.*", REJECTED, session=SESSION),
     d.BalancingSwitched("north", d.BalancingSwitch.PAUSED, session=SESSION),
+    d.AccountsAllowed("head-1", d.AccountsOutcome.WITHHELD, ("edge-2",), session=SESSION),
+    d.AccountRefused("rival", d.ControlRefusal.NOT_YOURS, 3, "rival may not speak for buoy", session=SESSION),
 )
 INSIGHTS: Final[tuple[d.Decision, ...]] = (
     d.InsightTaken("north", 3, 2, 1, 60.0, 3540.0, session=SESSION),

@@ -169,7 +169,7 @@ class Allocations:
                 queue=place.queue,
                 head=place.head,
                 head_url=place.head_url,
-                checked_accounts=self._context.checked_accounts,
+                checked_accounts=self._context.accounts.allowed,
             ),
         )
         self._context.decide(SentAfter(*client, place.head, place.edge))
@@ -359,7 +359,7 @@ class Allocations:
             url=context.registry.edges[edge].client_url,
             queue=output_queue(*key),
             awaiting=tuple(sorted(allocation.awaiting)),
-            checked_accounts=context.checked_accounts,
+            checked_accounts=context.accounts.allowed,
         )
         context.reply(allocation.replies, reply)
         if allocation.decision is not None:

@@ -122,8 +122,8 @@ class Publishers:
             publisher=message.publisher,
             head=config.head,
             period_s=config.publisher_period_s,
-            checked_accounts=context.checked_accounts,
             publish=self._allowed(message.publisher),
+            checked_accounts=context.accounts.allowed,
         )
         context.reply(reply_to, welcome)
 
