@@ -13,9 +13,12 @@ from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .access.admission import Admission
+from .drops.keeper import DropKeeper
 from .observe.counters import BrokerMetrics
+from .observe.exporting.drops import DropMetrics
 from .observe.exporting.load import EdgeLoadMetrics
 from .observe.telemetry.parts import edge_telemetry
+from .plane.drops import DropLimits, DropPlane
 from .plane.edge import EdgePlane
 from .plane.worker import PlaneWorker
 from .process import BrokerProcess, Parts, main, new_metrics
@@ -54,7 +57,11 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         )
     )
     runtime = Runtime(agent, metrics)
-    plane = EdgePlane(config.output_limit_bytes)
+    plane = EdgePlane(
+        config.output_limit_bytes, drops=DropPlane(DropLimits(config.drops_age_s, config.drops_size_bytes))
+    )
+    drops = DropKeeper(config.name, config.url, plane, management, runtime.post)
+    runtime.tend_drops = drops.tend
     metrics.subscriptions.set_function(lambda: len(plane.outputs))
     worker = PlaneWorker(
         plane,
@@ -79,6 +86,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     runtime.observer = telemetry.observe
     limits = policy_named(config.policy, config.policy_seed).limits
     metrics.registry.register(EdgeLoadMetrics(agent, senses.sensed, limits, config.topic_series_max))
+    metrics.registry.register(DropMetrics(agent.drops, config.output_series_max))
     return Parts(
         runtime,
         worker,
@@ -86,7 +94,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=senses.tasks,
+        senses=(*senses.tasks, drops.run),
         telemetry=telemetry,
     )
 

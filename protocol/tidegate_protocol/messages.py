@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from . import insight, operations, reports
+from . import drops, insight, operations, reports
 from .balancing import abroad, drains, loads, markers, migrations, paths, places, publishers, sessions
 from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
 from .operations import EdgeStatus as EdgeStatus
@@ -363,6 +363,7 @@ ControlMessage = Annotated[
     | publishers.PublisherMessage
     | sessions.SessionMessage
     | operations.OperationMessage
+    | drops.DropsMessage
     | reports.ReportMessage
     | insight.InsightMessage,
     Field(discriminator="kind"),
@@ -391,6 +392,7 @@ OPERATOR_KINDS: Final = frozenset(
         "explain-request",
         "plan-request",
         "pause-request",
+        "drops-request",
         "insight",
     }
 )

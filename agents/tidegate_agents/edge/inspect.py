@@ -49,6 +49,7 @@ from ..load.pie import PieTable
 from ..machine import ReplyAddress
 from ..policy.interface import LoadView, Policy, Selection, Trigger
 from .context import EdgeContext
+from .drops import EdgeDrops
 from .session import EdgeBalancing, planned_moves
 
 REHEARSAL: Final = "rehearsal"
@@ -60,13 +61,20 @@ class EdgeOperations:
     """Answers about one edge."""
 
     def __init__(
-        self, context: EdgeContext, detector: Detector, balancing: EdgeBalancing, policy: Policy, peers: PieTable
+        self,
+        context: EdgeContext,
+        detector: Detector,
+        balancing: EdgeBalancing,
+        policy: Policy,
+        peers: PieTable,
+        drops: EdgeDrops,
     ) -> None:
         self._context = context
         self._detector = detector
         self._balancing = balancing
         self._policy = policy
         self._peers = peers
+        self._drops = drops
 
     def register(self, dispatch: Dispatch) -> None:
         dispatch.on_message(InspectRequest, self.on_inspect)
@@ -88,8 +96,9 @@ class EdgeOperations:
         state = self._balancing.reported_state
         found = self._wanted(message)
         decisions, cut = bounded([told(edge, dated, now) for dated in found])
+        told_state = edge_state(detector, self._policy.limits, state, self._doing, message.queues, context.alarms)
         reply = InspectReply(
-            state=edge_state(detector, self._policy.limits, state, self._doing, message.queues, context.alarms),
+            state=told_state.model_copy(update=self._drops.told()),
             load=detector.load(state, busy=self._balancing.busy),
             decisions=decisions,
             cut=cut + context.chronicle.dropped(message.session),

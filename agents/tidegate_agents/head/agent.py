@@ -12,6 +12,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `publishers/`, `load` | who publishes what, floods, publishers moved to other heads, the load of this head |
 | `insights` | what analytics has learned, in placements and for edges |
 | `inspect` | what operators ask: states, reasons, plans; pausing |
+| `drops` | what operators want with messages that edges have dropped |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
 neighbours.
@@ -47,6 +48,7 @@ from .abroad.guests import Guests
 from .abroad.leaving import RemoteSteps
 from .abroad.room import Room
 from .context import HeadContext
+from .drops import HeadDrops
 from .edges import Edges
 from .insights import Insights
 from .inspect import Operations
@@ -114,7 +116,7 @@ class HeadAgent:
         self._parts = (
             *(publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations, sessions),
             *(drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood, remote_steps),
-            *(candidates, room, endings, self._acceptances, operations, insights),
+            *(candidates, room, endings, self._acceptances, operations, insights, HeadDrops(context)),
         )
         self.ignored = 0
         """Messages of kinds that are not for a head."""

@@ -344,6 +344,20 @@ class EdgeConfig(BalancingOptions, BrokerConfig):
         description="What may wait for one subscription; beyond it the oldest is dropped and counted.",
         json_schema_extra=_unit("bytes"),
     )
+    drops_size_bytes: int = Field(
+        256 * MIB,
+        ge=0,
+        description="How much is kept of what RabbitMQ drops from output queues, for a replay; 0 keeps and counts "
+        "nothing of it.",
+        json_schema_extra=_unit("bytes"),
+    )
+    drops_age_s: int = Field(
+        7 * 24 * 3600,
+        ge=60,
+        le=10 * 365 * 24 * 3600,
+        description="How long it is kept; RabbitMQ drops whole segments.",
+        json_schema_extra=_unit("s"),
+    )
     http_port: int = Field(EDGE_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one.")
 
     @property

@@ -28,7 +28,7 @@ from tidegate_protocol.form import published_us
 from tidegate_protocol.ids import MessageId
 
 from .delivery import AckLedger, Deduplicator, Verdict
-from .identity import identity_of
+from .identity import identity_of, is_replayed, replayed_account
 from .message import Message
 from .overlap import PlainLog, fingerprint
 from .statistics import Histogram, Statistics
@@ -78,14 +78,18 @@ class Inbox:
         """Messages delivered without their headers, which can't be read."""
         self.unchecked = 0
         """Messages delivered without their ids, for which no account was checked."""
+        self.replayed = 0
+        """Messages that had been dropped from the output queue, and came all the same."""
         self._malformed_logged_s = float("-inf")
 
     def open_ledger(self) -> AckLedger:
         """The ledger of a new channel; when that channel is gone its ledger is to be set to not alive."""
         return AckLedger(self.ack_batch)
 
-    def identify(self, account: str | None, message_id: str | None) -> str | None:
+    def identify(self, account: str | None, message_id: str | None, headers: Mapping[str, Any] | None) -> str | None:
         """What a delivery is known by here (`identity`)."""
+        if headers and is_replayed(account, headers, self.checked_accounts):
+            account = replayed_account(headers)
         return identity_of(account, message_id, self.checked_accounts)
 
     def receive(
@@ -107,6 +111,9 @@ class Inbox:
         published it, as RabbitMQ has checked.
         """
         ledger.last = tag
+        replayed = is_replayed(account, headers, self.checked_accounts)
+        if replayed:
+            account = replayed_account(headers or {})
         identity = identity_of(account, message_id, self.checked_accounts)
         verdict = self._deduplicator.judge(identity, now)
         if verdict is Verdict.DUPLICATE:
@@ -138,6 +145,9 @@ class Inbox:
         if collected:
             message.collected = True
             self.collected += 1
+        if replayed:
+            message.replayed = True
+            self.replayed += 1
         self.buffer.append(message)
         return True
 
@@ -157,7 +167,7 @@ class Inbox:
         """Complete a message at the moment the application gets it; `now_s` is seconds since 1970."""
         message.received_at = now_s
         self.received += 1
-        if message.published_us is not None:
+        if message.published_us is not None and not message.replayed:
             age_us = int(now_s * 1e6) - message.published_us
             self.latencies.add(age_us)
             if age_us > self._deadline_us:
@@ -216,6 +226,7 @@ class Inbox:
             collected=self.collected,
             malformed=self.malformed,
             unchecked=self.unchecked,
+            replayed=self.replayed,
             latency_count=self.latencies.count,
             latency_mean_s=self.latencies.mean_s(),
             latency_max_s=self.latencies.max_us / 1e6,

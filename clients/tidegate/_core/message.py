@@ -36,6 +36,7 @@ class Message:
         "published_us",
         "received_at",
         "redelivered",
+        "replayed",
         "topic",
     )
 
@@ -65,6 +66,9 @@ class Message:
         self.late = False
         self.collected = False
         """Whether it was fetched from an edge that had been away: newer ones may have come before it."""
+        self.replayed = False
+        """Whether it had been dropped, because too much waited, and an operator had it sent again. Never late: it is
+        older than any deadline."""
         self.ledgers: list[tuple[AckLedger, int]] = []
         """Where to settle it: more than one entry if RabbitMQ delivered it again before it was settled."""
         self._headers = headers

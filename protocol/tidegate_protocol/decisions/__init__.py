@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from ..parts import RATE_MAX
-from . import brokers, insights, load, moves, places, publishers, sessions
+from . import brokers, drops, insights, load, moves, places, publishers, sessions
 from .base import (
     NO_REASON,
     Cause,
@@ -56,6 +56,7 @@ from .brokers import (
     RoutesRefusal,
     RoutesRefused,
 )
+from .drops import DropReason, DropsPurged, DropsReplayed, MessagesDropped, ReplayOutcome
 from .insights import InsightEnd, InsightOver, InsightRefusal, InsightRefused, InsightTaken, InsightTold
 from .load import (
     AlarmOutcome,
@@ -143,7 +144,7 @@ ITEMS_MAX: Final = 128
 
 DECISIONS: Final[tuple[type[Decision], ...]] = tuple(
     record
-    for module in (load, sessions, moves, places, publishers, brokers, insights)
+    for module in (load, sessions, moves, places, publishers, brokers, insights, drops)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, Decision) and record.__module__ == module.__name__
 )
