@@ -6,10 +6,11 @@ Every broker of the layout has a virtual host of its name. The layout's places a
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import aio_pika
 import httpx
@@ -41,9 +42,15 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded_cluster(
-    node: RabbitNode, directory: Path, layout_text: str, accounts: str = "unchecked"
+    node: RabbitNode,
+    directory: Path,
+    layout_text: str,
+    accounts: str = "unchecked",
+    changes: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> AsyncIterator[Guarded]:
-    """Make the accounts, import them as an operator would, and run the processes with them."""
+    """Make the accounts, import them as an operator would, and run the processes with them; `changes` are options of
+    single brokers.
+    """
     (directory / "layout.toml").write_text(layout_text.format(host=node.host, port=node.amqp_port))
     layout = Layout.load(directory / "layout.toml")
     access = Access(layout, directory, {})
@@ -54,7 +61,12 @@ async def guarded_cluster(
                 answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
                 assert answer.is_success, answer.text
     processes = {
-        place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge", accounts)
+        place.name: _process(
+            node,
+            directory / place.name,
+            "head" if isinstance(place, HeadPlace) else "edge",
+            {"accounts": accounts, **changes.get(place.name, {})},
+        )
         for place in layout.places
     }
     try:
@@ -64,14 +76,14 @@ async def guarded_cluster(
         await terminate_all(processes.values())
 
 
-def _process(node: RabbitNode, folder: Path, role: str, accounts: str) -> Process:
-    options = {
+def _process(node: RabbitNode, folder: Path, role: str, changes: Mapping[str, object]) -> Process:
+    options: dict[str, object] = {
         "management_url": f"http://{node.host}:{node.management_port}",
         "prometheus_url": f"http://{node.host}:{node.prometheus_port}",
         "period_s": PERIOD_S,
         "http_port": 0,
         "startup_timeout_s": 60,
-        "accounts": accounts,
+        **changes,
     }
     file = folder / "whole.toml"
     more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items())

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- a replay never pushes anything out: it goes on only while the subscriber has taken nearly all that was replayed, in
-  batches far below the limit of the queue, and ends when the subscriber stops reading;
+- a replay never pushes anything out: it goes on only while nothing waits in the queue, in batches far below the limit
+  of the queue, and ends when the subscriber stops reading;
 - each message is marked (`names.REPLAY_EXCHANGE`) and has the id and account that it had: the SDK hands it to its
   application once, however often it is replayed;
 - what was replayed is noted when it is in the queue: a replay that is interrupted repeats a part, and loses nothing.
@@ -28,12 +28,12 @@ from .form import Dropped, RawProperties
 from .ledger import Kept, Ledger
 from .stream import FIRST, publish_fence, read_until, waiting
 
-BATCH_MAX: Final = 50
-"""Messages that may wait in the queue when more are replayed."""
+BATCH_MAX: Final = 100
+"""Messages that are published at once."""
 SHARE: Final = 4
 """A batch is at most this part of what may wait in the queue."""
 LOOK_S: Final = 0.05
-STUCK_S: Final = 15.0
+STUCK_S: Final = 5.0
 """A subscriber that takes nothing for so long is not reading."""
 
 
@@ -114,7 +114,7 @@ class Replay:
             async for found, fence in batches:
                 mine = [one for one in found if one.queue == self._queue and not self._ledger.is_done(one)]
                 for part in _parts(mine, self._room):
-                    await self._has_room(len(part))
+                    await self._has_room()
                     await self._publish(channel, part)
                     kept.replayed += len(part)
                     self._offset = part[-1].offset
@@ -139,15 +139,15 @@ class Replay:
         except PublishError:
             raise Stopped(ReplayOutcome.ELSEWHERE) from None
 
-    async def _has_room(self, wanted: int) -> None:
-        """Wait until the subscriber has taken so much that another batch may come."""
+    async def _has_room(self) -> None:
+        """Wait until the subscriber has taken what waits: how large that is RabbitMQ does not say at once."""
         loop = asyncio.get_running_loop()
         least, until_s = None, loop.time() + STUCK_S
         while True:
             ready = await waiting(self._connection, self._queue)
             if ready is None:
                 raise Stopped(ReplayOutcome.ELSEWHERE)
-            if ready + wanted <= self._room.batch_messages or not ready:
+            if not ready:
                 return
             if least is None or ready < least:
                 least, until_s = ready, loop.time() + STUCK_S

@@ -140,7 +140,12 @@ INSIGHTS: Final[tuple[d.Decision, ...]] = (
     d.InsightOver("head-1", d.InsightEnd.EXPIRED, session=SESSION),
     d.InsightTold("edge-1", 2, 3540.0, 1e6, session=SESSION),
 )
-SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS)
+DROPS: Final[tuple[d.Decision, ...]] = (
+    d.MessagesDropped(QUEUE, d.DropReason.LIMIT, 120, 4000, session=SESSION),
+    d.DropsReplayed(QUEUE, d.ReplayOutcome.NOT_READING, 20, 100, "gone", session=SESSION),
+    d.DropsPurged(QUEUE, 120, session=SESSION),
+)
+SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS, *DROPS)
 
 
 def golden_text(sample: d.Decision) -> str:
