@@ -91,6 +91,32 @@ def test_what_was_collected_is_marked_and_counted() -> None:
     assert inbox.statistics(0.0).collected == 1
 
 
+def test_what_an_edge_replays_has_its_publishers_account_is_never_late_and_comes_once() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    inbox.checked_accounts = True
+    ledger = inbox.open_ledger()
+    sent = {"tidegate-published-us": 1_000_000}
+    again = {**sent, "tidegate-replayed": "out.siren.0", "tidegate-account": "buoy"}
+    assert inbox.receive(ledger, 1, "t", b"", "p~1:t:1", sent, False, 0.0, account="buoy")
+    assert inbox.receive(ledger, 2, "t", b"", "p~1:t:0", again, False, 0.0, account="broker.edge-1")
+    assert not inbox.receive(ledger, 3, "t", b"", "p~1:t:0", again, False, 0.0, account="broker.edge-1")
+    first, replayed = (inbox.hand_over(message, 100.0) for message in list(inbox.buffer))
+    assert (first.replayed, first.late) == (False, True)
+    assert (replayed.account, replayed.replayed, replayed.late) == ("buoy", True, False)
+    statistics = inbox.statistics(0.0)
+    assert (statistics.replayed, statistics.late, statistics.duplicates, statistics.latency_count) == (1, 1, 1, 1)
+
+
+def test_a_publisher_can_not_pass_for_an_edge_that_replays() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    inbox.checked_accounts = True
+    forged = {"tidegate-published-us": 1, "tidegate-replayed": "out.siren.0", "tidegate-account": "buoy"}
+    assert inbox.receive(inbox.open_ledger(), 1, "t", b"", "p~1:t:0", forged, False, 0.0, account="rival")
+    assert (inbox.buffer[0].account, inbox.buffer[0].replayed) == ("rival", False)
+    assert inbox.identify("rival", "p~1:t:0", forged) == "rival\0p~1:t:0"
+    assert inbox.identify("broker.edge-1", "p~1:t:0", forged) == "buoy\0p~1:t:0"
+
+
 def test_foreign_messages_are_delivered_and_counted() -> None:
     inbox = Inbox(1.0, False, 8, 10)
     assert inbox.receive(inbox.open_ledger(), 1, "t", b"x", "theirs", None, False, 0.0)
