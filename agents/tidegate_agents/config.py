@@ -134,6 +134,8 @@ class HeadConfig:
     word."""
     capacity: Capacity = field(default_factory=Capacity)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
+    checked_times: bool = False
+    """Whether the head's RabbitMQ stamps publications."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             period_s=config.period_s,
             publisher_url=config.publisher_address,
             checked_accounts=config.accounts == "checked",
+            checked_times=config.times == "checked",
             capacity=config.capacity,
             balancing=config.for_agents,
         )

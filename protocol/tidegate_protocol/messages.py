@@ -77,6 +77,8 @@ class SubscribeReply(Message):
     checked_accounts: bool = False
     """Whether publications carry the account of their publisher, checked by RabbitMQ and passed on by every link: then
     an id without an account is nobody's."""
+    checked_times: bool = False
+    """Whether the head's RabbitMQ stamps every publication with its own time: then the publisher's is checked by it."""
 
 
 class UnsubscribeRequest(Message):

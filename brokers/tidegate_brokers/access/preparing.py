@@ -2,7 +2,7 @@
 
     DIR/passwords/USER             kept from run to run; readable by nobody else
     DIR/BROKER/definitions/        for its RabbitMQ: accounts and rights, with hashes of passwords
-    DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, and TLS
+    DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, TLS, and stamps
     DIR/BROKER/broker.toml         for its process: `tidegate head --config …`; holds passwords
     DIR/PERSON/url                 the address of the first head, with password, as clients reach it
     DIR/PERSON/url-inside          the same as brokers reach it
@@ -38,6 +38,9 @@ PASSWORD_LENGTH_MIN: Final = 12
 MEMORY_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}RABBITMQ_MEMORY"
 """The limit of a RabbitMQ's container, as Docker writes it."""
 UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+STAMPING: Final = ("message_interceptors.incoming.set_header_timestamp.overwrite", "true")
+"""How a head's RabbitMQ is told to stamp publications. Without overwriting, a publisher could bring a stamp of its own.
+"""
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
 PRIVATE: Final = 0o600
@@ -96,6 +99,7 @@ class Access:
             files.append((folder / "definitions" / "2-accounts.json", json.dumps(second, indent=2) + "\n", PUBLIC))
             files.append((folder / "conf.d" / "memory.conf", self._memory(), PUBLIC))
             files.append((folder / "conf.d" / "tls.conf", self._rabbitmq_tls(), PUBLIC))
+            files.append((folder / "conf.d" / "time.conf", _rabbitmq_time(config), PUBLIC))
             files.append((folder / "broker.toml", _toml(values), PRIVATE))
         for user, password in self._passwords.items():
             files.append((self._file(user), password + "\n", PRIVATE))
@@ -227,6 +231,12 @@ class Access:
             return ServerUrl.parse(given or config.publisher_address)
         except ValueError as error:
             raise ConfigurationError(variable, "environment", str(error), "correct it") from None
+
+
+def _rabbitmq_time(config: HeadConfig | EdgeConfig) -> str:
+    """A head's RabbitMQ stamps what comes in, where its process is told so. An older one than 3.12 would not start."""
+    stamped = isinstance(config, HeadConfig) and config.times == "checked"
+    return "{} = {}\n".format(*STAMPING) if stamped else ""
 
 
 def _toml(values: Mapping[str, Any]) -> str:

@@ -217,6 +217,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Which names clients may use: any, or their own: the name of their RabbitMQ user, and names that "
         "begin with it and a hyphen.",
     )
+    times: Literal["unchecked", "checked"] = Field(
+        "unchecked",
+        description="Whether this head's RabbitMQ stamps every publication with its own time (from 3.12 on, with "
+        "`message_interceptors.incoming.set_header_timestamp.overwrite = true`), so that subscribers judge lateness by "
+        "a publisher's clock only as far as it agrees. Not where the RabbitMQ of an edge does it, too.",
+    )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
     )

@@ -37,6 +37,7 @@ class Message:
         "received_at",
         "redelivered",
         "replayed",
+        "time_checked",
         "topic",
     )
 
@@ -64,6 +65,9 @@ class Message:
         self.received_at = 0.0
         """When it was handed over to the application, in seconds since 1970 by this machine's clock."""
         self.late = False
+        self.time_checked = True
+        """Whether `published_at` is a time that the head has checked, or that of a publisher with an id where no head
+        stamps: only then it counts in statistics. By a clock that is wrong nobody should be woken up."""
         self.collected = False
         """Whether it was fetched from an edge that had been away: newer ones may have come before it."""
         self.replayed = False
@@ -95,7 +99,8 @@ class Message:
 
     @property
     def published_at(self) -> float | None:
-        """Seconds since 1970 by the publisher's clock; None if the publisher did not say."""
+        """Seconds since 1970 by the publisher's clock, never after it came to its head where that is known; None if
+        nobody said."""
         return None if self.published_us is None else self.published_us / 1e6
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate._core.delivery import AckLedger
-from tidegate._core.inbox import MALFORMED_LOG_S, Inbox
+from tidegate._core.inbox import MALFORMED_LOG_S, Inbox, checked_time
 from tidegate._core.statistics import Histogram
 from tidegate_protocol.amqp.content import UnreadableHeaders
 
@@ -115,6 +115,42 @@ def test_a_publisher_can_not_pass_for_an_edge_that_replays() -> None:
     assert (inbox.buffer[0].account, inbox.buffer[0].replayed) == ("rival", False)
     assert inbox.identify("rival", "p~1:t:0", forged) == "rival\0p~1:t:0"
     assert inbox.identify("broker.edge-1", "p~1:t:0", forged) == "buoy\0p~1:t:0"
+
+
+@pytest.mark.parametrize(
+    ("time_us", "stamp_us", "told"),
+    [
+        (9_000_000, 9_000_500, (9_000_000, True)),
+        (9_000_999, 9_000_000, (9_000_999, True)),
+        (90_000_000, 9_000_000, (9_001_000, True)),
+        (None, 9_000_000, (9_000_000, True)),
+        (4_000_000, 9_000_000, (4_000_000, True)),
+        (3_999_999, 9_000_000, (3_999_999, False)),
+        (9_000_000, None, (9_000_000, False)),
+        (None, None, (None, False)),
+    ],
+)
+def test_a_publishers_time_is_bounded_by_the_heads(
+    time_us: int | None, stamp_us: int | None, told: tuple[int | None, bool]
+) -> None:
+    assert checked_time(time_us, stamp_us) == told
+
+
+def test_lateness_by_a_clock_that_nobody_checked_counts_apart() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    ledger = inbox.open_ledger()
+    receive(inbox, ledger, 1, 0)
+    inbox.receive(ledger, 2, "t", b"", None, {"tidegate-published-us": 1}, False, 0.0)
+    inbox.checked_times = True
+    receive(inbox, ledger, 3, 1)
+    messages = [inbox.hand_over(message, 100.0) for message in list(inbox.buffer)]
+    assert [(message.late, message.time_checked) for message in messages] == [
+        (True, True),
+        (True, False),
+        (True, False),
+    ]
+    statistics = inbox.statistics(0.0)
+    assert (statistics.late, statistics.late_unchecked, statistics.latency_count) == (1, 2, 1)
 
 
 def test_foreign_messages_are_delivered_and_counted() -> None:
