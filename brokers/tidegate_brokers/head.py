@@ -76,6 +76,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         link_limit_bytes=config.link_limit_bytes,
         link_prefetch=config.link_prefetch,
         link_authorities=config.link_authorities,
+        link_certificate=(config.link_cert_file, config.link_key_file),
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
     _count_routes(plane, metrics)

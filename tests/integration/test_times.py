@@ -19,12 +19,14 @@ from tests.support.node_pool import NodePool
 from tests.support.waiting import eventually
 from tidegate import AsyncSubscriber, Message
 from tidegate_brokers.access.preparing import STAMPING
+from tidegate_embedded.nodes import amqp_url
 from tidegate_protocol.form import PUBLISHED_HEADER, STAMPED_HEADER
 from tidegate_protocol.names import PUBLISH_EXCHANGE
 
 pytestmark = pytest.mark.docker
 
 HOUR_S = 3600.0
+USER, PASSWORD = "anybody", "the-same-on-both"
 
 
 @pytest.fixture
@@ -42,6 +44,8 @@ async def head(pool: NodePool, tmp_path: Path) -> AsyncIterator[Brokers]:
                 await edge._new("edge", "e", "c-h", f'head_url = "{found.url("h")}"', {}),
             ]
             await start_all(processes)
+            for brokers, name in ((found, "h"), (edge, "e")):
+                await brokers.add_user(USER, PASSWORD, "", (name,))
             yield found
         finally:
             await found.close()
@@ -59,11 +63,12 @@ async def test_lateness_goes_by_a_clock_only_as_far_as_the_head_agrees(head: Bro
         "behind": {PUBLISHED_HEADER: now_us - hour_us},
         "forged": {PUBLISHED_HEADER: now_us - hour_us, STAMPED_HEADER: (now_us - hour_us) // 1_000},
     }
-    async with AsyncSubscriber(head.url("h"), name="siren") as subscriber:
+    url = amqp_url(head.node, head.vhost("h")).replace(f"{head.node.user}:{head.node.password}", f"{USER}:{PASSWORD}")
+    async with AsyncSubscriber(url, name="siren") as subscriber:
         subscription = await subscriber.subscribe(
             "t.#", deadline=60, callback=lambda message: seen.__setitem__(message.body.decode(), message)
         )
-        connection = await aio_pika.connect(head.url("h"))
+        connection = await aio_pika.connect(url)
         async with connection:
             exchange = await (await connection.channel()).get_exchange(PUBLISH_EXCHANGE, ensure=False)
             for number, (name, headers) in enumerate(sent.items()):

@@ -24,6 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate_protocol.names import BROKER_ACCOUNT_START
+
 from ..errors import ConfigurationError
 from ..settings.options import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
 from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
@@ -41,6 +43,14 @@ UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 STAMPING: Final = ("message_interceptors.incoming.set_header_timestamp.overwrite", "true")
 """How a head's RabbitMQ is told to stamp publications. Without overwriting, a publisher could bring a stamp of its own.
 """
+MUTUAL: Final = (
+    "ssl_options.verify = verify_peer",
+    "ssl_options.fail_if_no_peer_cert = true",
+    "auth_mechanisms.1 = EXTERNAL",
+    "auth_mechanisms.2 = PLAIN",
+    "ssl_cert_login_from = common_name",
+)
+"""How RabbitMQ knows accounts by certificates, with its plugin rabbitmq_auth_mechanism_ssl, beside passwords."""
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
 PRIVATE: Final = 0o600
@@ -62,11 +72,21 @@ class Access:
     """A layout and the passwords of everybody in it."""
 
     def __init__(
-        self, layout: Layout, directory: Path, environ: Mapping[str, str], certificates: str | None = None
+        self,
+        layout: Layout,
+        directory: Path,
+        environ: Mapping[str, str],
+        certificates: str | None = None,
+        mutual: bool = False,
     ) -> None:
         """`certificates`: the folder in which each broker and its RabbitMQ find ca.pem, cert.pem and key.pem, by the
-        same path on each machine; everything is spoken with TLS then.
+        same path on each machine; everything is spoken with TLS then. `mutual`: RabbitMQ takes only connections with a
+        certificate of that authority, and whoever gives no password is the account that its certificate names; brokers
+        find theirs in the folder broker of that folder.
         """
+        if mutual and certificates is None:
+            raise ConfigurationError("--mutual", "command line", "needs certificates", "give --certificates")
+        self._mutual = mutual
         self._certificates = certificates
         self._layout = layout
         self._directory = directory
@@ -158,17 +178,33 @@ class Access:
     def _url(self, place: HeadPlace | EdgePlace, user: str) -> str:
         scheme = "amqp" if self._certificates is None else "amqps"
         port = place.port or DEFAULT_PORTS[scheme]
-        return ServerUrl(scheme, place.host, port, user, self._passwords[user], place.vhost).reveal()
+        password = None if self._mutual and user.startswith(BROKER_ACCOUNT_START) else self._passwords[user]
+        return ServerUrl(scheme, place.host, port, user, password, place.vhost).reveal()
+
+    def _management(self, place: HeadPlace | EdgePlace) -> dict[str, str]:
+        """RabbitMQ's HTTP API takes no certificate for an account."""
+        if not self._mutual:
+            return {}
+        user = broker_user(place.name)
+        url = ServerUrl("https", place.host, DEFAULT_PORTS["https"], user, self._passwords[user])
+        return {"management_url": url.reveal()}
 
     def _broker_tls(self) -> dict[str, str]:
         folder = self._certificates
         if folder is None:
             return {}
+        own = {"tls_cert_file": f"{folder}/broker/cert.pem", "tls_key_file": f"{folder}/broker/key.pem"}
         return {
             "tls_ca_file": f"{folder}/ca.pem",
             "http_cert_file": f"{folder}/cert.pem",
             "http_key_file": f"{folder}/key.pem",
+            **(own if self._mutual else {}),
         }
+
+    def _link_tls(self) -> dict[str, str]:
+        """What a head's RabbitMQ presents to others: its own certificate. Links are known by their passwords."""
+        folder = self._certificates
+        return {"link_cert_file": f"{folder}/cert.pem", "link_key_file": f"{folder}/key.pem"} if self._mutual else {}
 
     def _rabbitmq_tls(self) -> str:
         folder = self._certificates
@@ -184,8 +220,8 @@ class Access:
                 f"{part}.certfile = {folder}/cert.pem",
                 f"{part}.keyfile = {folder}/key.pem",
             ]
-        # Clients are known by their passwords.
-        return "\n".join([*lines, "ssl_options.verify = verify_none", ""])
+        # Without --mutual, clients are known by their passwords.
+        return "\n".join([*lines, *(MUTUAL if self._mutual else ("ssl_options.verify = verify_none",)), ""])
 
     @property
     def _web(self) -> str:
@@ -205,6 +241,8 @@ class Access:
             "url": self._url(head, user),
             "client_names": "own",
             **self._broker_tls(),
+            **self._link_tls(),
+            **self._management(head),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
                 for other in self._layout.neighbours(head)
@@ -220,6 +258,7 @@ class Access:
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
             **self._broker_tls(),
+            **self._management(edge),
         }
 
     def _address(self, head: HeadPlace) -> ServerUrl:

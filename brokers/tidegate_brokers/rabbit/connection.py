@@ -48,7 +48,7 @@ async def open_connection(url: ServerUrl, label: str, rewrite: Rewrite | None = 
     `rewrite` does.
     """
     where = str(url)
-    address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}"
+    address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}" + ("&auth=external" if url.by_certificate else "")
     connection = aiormq.Connection(address, context=url.tls_context(), transport_factory=PlainTransport(rewrite))
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
