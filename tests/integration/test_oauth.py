@@ -18,7 +18,6 @@ from tidegate import AccessRefused, AsyncPublisher, AsyncSubscriber, Message, Pu
 
 pytestmark = pytest.mark.docker
 
-SCOPES = ("configure:*/amq.gen-*", "write:*/amq.gen-*", "write:*/tidegate.*", "read:*/*")
 LIFE_S = 4.0
 RUN_S = 10.0
 """Longer than two lives of a token."""
@@ -35,9 +34,20 @@ class Clients:
     def url(self, user: str) -> str:
         return f"amqp://{user}@{self.brokers.node.host}:{self.brokers.node.amqp_port}/{self.brokers.vhost('h')}"
 
-    def token(self, user: str, life_s: float = LIFE_S, scopes: tuple[str, ...] = SCOPES) -> str:
+    def token(self, user: str, life_s: float = LIFE_S) -> str:
+        """With the scopes that docs/operations.md names."""
         self.given += 1
-        return self.issuer.token(user, life_s, scopes)
+        head, edge = self.brokers.vhost("h"), self.brokers.vhost("e")
+        scopes = [
+            *(f"{right}:{head}/amq.gen-*" for right in ("configure", "write", "read")),
+            *(f"write:{head}/tidegate.control/{key}" for key in ("hom", "answer")),
+            f"read:{head}/tidegate.control/client.{user}*",
+        ]
+        if user == "buoy":
+            scopes += [f"write:{head}/tidegate.publish/{topics}" for topics in ("t.*", "u.*")]
+        else:
+            scopes += [f"read:{edge}/out.{user}.*", f"read:{edge}/out.{user}-*"]
+        return self.issuer.token(user, life_s, tuple(scopes))
 
 
 @pytest.fixture
