@@ -21,6 +21,7 @@ from tests.integration.test_operations import tidegate
 from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Message, Subscriber
+from tidegate_brokers.access.roles import broker_user
 from tidegate_brokers.plane.drops import DROPPED_QUEUE
 from tidegate_brokers.plane.edge import POLICY
 from tidegate_cli.exit_codes import ExitCode
@@ -213,3 +214,24 @@ async def test_a_subscriber_that_does_not_read_loses_nothing_by_a_replay(guarded
     assert "does not take them" in ended.stderr
     assert await edge.metric(count) == before
     assert await held(guarded, name) == dropped
+
+
+async def test_an_edge_with_the_rights_of_an_earlier_version_works_and_says_what_it_lacks(
+    guarded: Guarded, node: RabbitNode
+) -> None:
+    rights = await api(node, f"permissions/{EDGE}/{broker_user(EDGE)}")
+    earlier = "^(tidegate\\.deliver|tidegate\\.seal|out\\..*)$"
+    edge = guarded.processes[EDGE]
+    async with httpx.AsyncClient(base_url=management_url(node), timeout=60, trust_env=False) as http:
+        path = f"/api/permissions/{EDGE}/{broker_user(EDGE)}"
+        (await http.put(path, json=dict.fromkeys(("configure", "write", "read"), earlier))).raise_for_status()
+        try:
+            await edge.terminate()
+            await edge.start()
+            assert (await asked(guarded, "list"))["without"] == [EDGE]
+            policy = await api(node, f"policies/{EDGE}/{POLICY}")
+            assert "dead-letter-exchange" not in policy["definition"]
+            assert "Make its rights anew" in edge.words()
+        finally:
+            names = ("configure", "write", "read")
+            (await http.put(path, json={name: rights[name] for name in names})).raise_for_status()

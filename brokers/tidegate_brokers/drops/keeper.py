@@ -72,6 +72,8 @@ class DropKeeper:
             while True:
                 if self._drops.kept and connecting is None:
                     connecting = asyncio.create_task(self.keeper.run())
+                if connecting is not None and connecting.done():
+                    connecting.result()
                 connection = self._connection
                 if self._drops.kept and connection is not None:
                     await self._work(connection)
@@ -98,18 +100,24 @@ class DropKeeper:
         """Learn what the stream holds, then read dead letters for as long as the connection holds."""
         try:
             channel = await connection.channel(publisher_confirms=True)
-            await self._learn(connection, channel)
-            async with aclosing(deliveries(connection, DROPPED_QUEUE)) as batches:
-                async for batch in batches:
-                    began_s = asyncio.get_running_loop().time()
-                    now_us = time.time_ns() // 1_000
-                    await self._take(channel, [read_dead_letter(one, now_us) for one in batch])
-                    pause_s = len(batch) / READ_PER_S_MAX - (asyncio.get_running_loop().time() - began_s)
-                    await asyncio.sleep(max(pause_s, 0.0))
+            try:
+                await self._learn(connection, channel)
+                await self._read(connection, channel)
+            finally:
+                if not channel.is_closed:
+                    await channel.close()
         except BaseException as error:
             if not lost_by_connection(error) and not isinstance(error, AMQPError | RabbitError):
                 raise
             log.warning("cannot read what RabbitMQ drops; it waits there, and this is tried again: %r", error)
+
+    async def _read(self, connection: AbstractConnection, channel: AbstractChannel) -> None:
+        loop = asyncio.get_running_loop()
+        async with aclosing(deliveries(connection, DROPPED_QUEUE)) as batches:
+            async for batch in batches:
+                began_s, now_us = loop.time(), time.time_ns() // 1_000
+                await self._take(channel, [read_dead_letter(one, now_us) for one in batch])
+                await asyncio.sleep(max(len(batch) / READ_PER_S_MAX - (loop.time() - began_s), 0.0))
 
     async def _learn(self, connection: AbstractConnection, channel: AbstractChannel) -> None:
         """What a predecessor left in the stream."""
@@ -191,13 +199,13 @@ class DropKeeper:
 
     async def _replay(self, connection: AbstractConnection, queue: str, kept: Kept) -> None:
         room = Room(self._plane.output_limit_bytes, self._plane.limits.get(queue))
-        ended, detail = Replayed(ReplayOutcome.FAILED, -1, kept.held), ""
+        ended, detail = Replayed(ReplayOutcome.FAILED, -1, left=kept.held), ""
         try:
             if queue in self._plane.outputs:
                 ended = await Replay(connection, self.ledger, queue, room, self._account).run(kept)
                 await self._note(connection, queue, ended)
             else:
-                ended = Replayed(ReplayOutcome.ELSEWHERE, -1, kept.held)
+                ended = Replayed(ReplayOutcome.ELSEWHERE, -1, left=kept.held)
         except BaseException as error:
             if not lost_by_connection(error) and not isinstance(error, AMQPError | RabbitError):
                 raise
@@ -212,12 +220,13 @@ class DropKeeper:
         channel = await connection.channel(publisher_confirms=False)
         await write_note(channel, queue, self.ledger.done.get(queue), ended.offset)
         await channel.close()
-        self.ledger.forget(queue, ended.offset)
-        self.ledger.queues[queue].held = ended.left
+        self.ledger.forget(queue, ended.offset, ended.done)
 
     async def _purge(self, connection: AbstractConnection, request: DropsRequest, queues: list[str]) -> int:
         channel = await connection.channel(publisher_confirms=True)
         if not request.subscriber:
+            for replay in self._replays.values():
+                replay.cancel()
             await channel.queue_delete(DROPS_STREAM)
             await declare_stream(channel, self._drops.limits)
             await channel.queue_bind(DROPS_STREAM, DROPS_STREAM)

@@ -71,14 +71,19 @@ class Ledger:
         """Whether it was replayed or given up before."""
         return dropped.offset <= self.done.get(dropped.queue, -1)
 
-    def forget(self, queue: str, offset: int) -> int:
-        """What the stream holds of a queue up to this offset is done with. Returns how many messages that were."""
+    def forget(self, queue: str, offset: int, count: int | None = None) -> int:
+        """What the stream holds of a queue up to this offset is done with: so many messages, or all that are known.
+        Returns how many that were.
+        """
         self.done[queue] = offset
         kept = self.queues.get(queue)
-        if kept is None:
+        if kept is None or not kept.held:
             return 0
-        count, kept.held, kept.held_bytes = kept.held, 0, 0
-        kept.latest.clear()
+        count = kept.held if count is None else min(count, kept.held)
+        kept.held_bytes -= kept.held_bytes * count // kept.held
+        kept.held -= count
+        if not kept.held:
+            kept.latest.clear()
         return count
 
     def forget_all(self) -> int:

@@ -60,7 +60,10 @@ class Replayed:
     outcome: ReplayOutcome
     offset: int
     """Everything up to here is done with; -1 if nothing is."""
+    done: int = 0
+    """Messages that are done with: those that were replayed, and of a whole replay all that had been thought there."""
     left: int = 0
+    """Messages that are not; what was dropped meanwhile is not among them."""
 
 
 class Stopped(Exception):
@@ -82,6 +85,8 @@ class Replay:
         self._room = room
         self._account = account
         self._offset = -1
+        self._held = 0
+        """How many messages there were to be replayed when it began."""
 
     async def run(self, kept: Kept) -> Replayed:
         """Replay all there is, and count it in `kept`."""
@@ -90,12 +95,16 @@ class Replay:
             async with self._bound(channel):
                 return await self._run(channel, kept)
         except Stopped as stopped:
-            return Replayed(stopped.outcome, self._offset, max(kept.held - kept.replayed, 0))
+            return self._ended(stopped.outcome, kept)
         except ChannelNotFoundEntity:
-            return Replayed(ReplayOutcome.ELSEWHERE, self._offset, kept.held)
+            return self._ended(ReplayOutcome.ELSEWHERE, kept)
         finally:
             if not channel.is_closed:
                 await channel.close()
+
+    def _ended(self, outcome: ReplayOutcome, kept: Kept) -> Replayed:
+        """Before everything was replayed."""
+        return Replayed(outcome, self._offset, kept.replayed, max(self._held - kept.replayed, 0))
 
     @asynccontextmanager
     async def _bound(self, channel: AbstractChannel) -> AsyncIterator[None]:
@@ -108,7 +117,7 @@ class Replay:
                 await channel.queue_unbind(self._queue, REPLAY_EXCHANGE, arguments=arguments)
 
     async def _run(self, channel: AbstractChannel, kept: Kept) -> Replayed:
-        token = await publish_fence(channel)
+        token, self._held = await publish_fence(channel), kept.held
         start: str | int = self._ledger.done.get(self._queue, -1) + 1 or FIRST
         async with aclosing(read_until(self._connection, start, token)) as batches:
             async for found, fence in batches:
@@ -119,7 +128,7 @@ class Replay:
                     kept.replayed += len(part)
                     self._offset = part[-1].offset
                 if fence is not None:
-                    return Replayed(ReplayOutcome.DONE, fence)
+                    return Replayed(ReplayOutcome.DONE, fence, self._held)
         raise Stopped(ReplayOutcome.FAILED)
 
     async def _publish(self, channel: AbstractChannel, part: list[Dropped]) -> None:

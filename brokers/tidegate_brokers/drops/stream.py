@@ -17,6 +17,7 @@ from contextlib import aclosing
 from typing import Final
 
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from aiormq.channel import Channel
 from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.commands import Basic
 from pamqp.common import FieldValue
@@ -70,11 +71,17 @@ async def _batch(
             async with asyncio.timeout(POLL_S):
                 await arrived.wait()
         except TimeoutError:
-            if channel.is_closed:
-                raise ConnectionError("the channel was closed") from None
+            if channel.is_closed or not _consumes(channel):
+                raise ConnectionError("its channel was closed, or what it reads was deleted") from None
     batch = list(came)
     came.clear()
     return batch
+
+
+def _consumes(channel: AbstractChannel) -> bool:
+    """RabbitMQ cancels the consumers of a queue that is deleted, and aiormq forgets them without a word."""
+    assert isinstance(channel, Channel)
+    return bool(channel.consumers)
 
 
 async def publish_fence(channel: AbstractChannel) -> str:

@@ -129,7 +129,9 @@ def test_the_ledger_holds_what_was_not_replayed_and_is_bounded() -> None:
     (told,) = ledger.outputs(ledger.wanted(DropsRequest(subscriber="siren")), 10)
     assert (told.held, told.held_bytes, told.reasons) == (20, 20, {DropReason.LIMIT: 20})
     assert len(ledger.messages([QUEUE])) == LATEST_MAX
-    assert ledger.forget(QUEUE, 30) == 20
+    assert ledger.forget(QUEUE, 5, count=6) == 6
+    assert (ledger.queues[QUEUE].held, ledger.queues[QUEUE].held_bytes) == (14, 14)
+    assert ledger.forget(QUEUE, 30) == 14
     assert ledger.is_done(dropped(offset=30))
     assert not ledger.is_done(dropped(offset=31))
     assert not ledger.messages([QUEUE])
