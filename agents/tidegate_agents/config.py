@@ -139,6 +139,8 @@ class HeadConfig:
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
     rules: Rules | None = None
     """What accounts may publish and subscribe, until others are seen. None: everything."""
+    checked_times: bool = False
+    """Whether the head's RabbitMQ stamps publications."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidegate_protocol.balancing.loads import PieLocal
-from tidegate_protocol.decisions import Decision, FloodingPublisher
+from tidegate_protocol.decisions import Decision, DropReason, FloodingPublisher
+from tidegate_protocol.drops import DropsReply, DropsRequest
 from tidegate_protocol.messages import ControlMessage, Subscription
 from tidegate_protocol.rights import Rules
 
@@ -102,6 +103,8 @@ class OutputDeclared:
 class OutputDeleted:
     subscriber: str
     number: int
+    waiting: int = 0
+    """Messages that were in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,37 @@ class RulesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class DropCount:
+    """Messages dropped from one output queue for one reason; an empty name where the queue is not known."""
+
+    queue: str
+    reason: DropReason
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropsCounted:
+    """RabbitMQ has dropped messages since the last such event."""
+
+    counts: tuple[DropCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropsTended:
+    """What an operator wanted with dropped messages is done, or begun; this is the answer."""
+
+    reply_to: ReplyAddress
+    reply: DropsReply
+
+
+@dataclass(frozen=True, slots=True)
+class DropsTold:
+    """Something came of what an operator wanted: a replay has ended, or kept messages were given up."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The process is about to end: say goodbye and start nothing new. RabbitMQ goes on without it."""
 
@@ -232,6 +266,9 @@ Event = (
     | ControlRefused
     | ServerSeen
     | RulesSeen
+    | DropsCounted
+    | DropsTended
+    | DropsTold
     | StopRequested
 )
 
@@ -410,6 +447,14 @@ class Record:
     decision: Decision
 
 
+@dataclass(frozen=True, slots=True)
+class TendDrops:
+    """Do with dropped messages what an operator wants; comes back as `DropsTended`."""
+
+    request: DropsRequest
+    reply_to: ReplyAddress
+
+
 Action = (
     Send
     | SendClient
@@ -431,6 +476,7 @@ Action = (
     | LimitOutput
     | SampleSoon
     | DisconnectPublisher
+    | TendDrops
     | Record
 )
 

@@ -16,9 +16,12 @@ from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_loc
 from .access.admission import Admission
 from .access.passing import link_watches
 from .access.rules_file import RulesFile
+from .drops.keeper import DropKeeper
 from .observe.counters import BrokerMetrics
+from .observe.exporting.drops import DropMetrics
 from .observe.exporting.load import EdgeLoadMetrics
 from .observe.telemetry.parts import edge_telemetry
+from .plane.drops import DropLimits, DropPlane
 from .plane.edge import EdgePlane
 from .plane.worker import PlaneWorker
 from .process import BrokerProcess, Parts, main, new_metrics
@@ -59,7 +62,11 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         )
     )
     runtime = Runtime(agent, metrics)
-    plane = EdgePlane(config.output_limit_bytes)
+    plane = EdgePlane(
+        config.output_limit_bytes, drops=DropPlane(DropLimits(config.drops_age_s, config.drops_size_bytes))
+    )
+    drops = DropKeeper(config.name, config.url, plane, management, runtime.post)
+    runtime.tend_drops = drops.tend
     metrics.subscriptions.set_function(lambda: len(plane.outputs))
     worker = PlaneWorker(
         plane,
@@ -84,6 +91,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     runtime.observer = telemetry.observe
     limits = policy_named(config.policy, config.policy_seed).limits
     metrics.registry.register(EdgeLoadMetrics(agent, senses.sensed, limits, config.topic_series_max))
+    metrics.registry.register(DropMetrics(agent.drops, config.output_series_max))
     return Parts(
         runtime,
         worker,
@@ -91,7 +99,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=(*senses.tasks, *link_watches(config, runtime.post), partial(rules.watch, runtime.post)),
+        senses=(*senses.tasks, drops.run, *link_watches(config, runtime.post), partial(rules.watch, runtime.post)),
         telemetry=telemetry,
     )
 

@@ -66,6 +66,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         link_limit_bytes=config.link_limit_bytes,
         link_prefetch=config.link_prefetch,
         link_authorities=config.link_authorities,
+        link_certificate=(config.link_cert_file, config.link_key_file),
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
     _count_routes(plane, metrics)
@@ -114,6 +115,7 @@ def _agent(config: HeadConfig, incarnation: int, rules: Rules | None) -> HeadAge
             period_s=config.period_s,
             publisher_url=config.publisher_address,
             checked_accounts=config.accounts == "checked",
+            checked_times=config.times == "checked",
             capacity=config.capacity,
             balancing=config.for_agents,
             rules=rules,

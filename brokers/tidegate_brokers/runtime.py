@@ -29,6 +29,7 @@ from tidegate_agents.machine import (
     Send,
     SendClient,
     SetTimer,
+    TendDrops,
     TimerFired,
 )
 from tidegate_protocol.decisions import to_plain
@@ -60,6 +61,8 @@ class Runtime:
         self.observer: Observer | None = None
         self.sample_soon: Callable[[float], None] = lambda after_s: None
         """Who samples the load, where somebody does."""
+        self.tend_drops: Callable[[TendDrops], None] = lambda action: None
+        """Who keeps what was dropped, where somebody does."""
         self._agent = agent
         self._metrics = metrics
         self._events: deque[Event] = deque()
@@ -131,6 +134,8 @@ class Runtime:
                         "session": decision.session or None,
                     }
                     log.info("%s", sentence(decision), extra=extra)
+                case TendDrops():
+                    self.tend_drops(action)
                 case SampleSoon(after_s=after_s):
                     self.sample_soon(after_s)
                 case _:

@@ -28,6 +28,7 @@ _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "condition": "Shape, stall, cut or reset a broker's links, live.",
         "demo": "Start a small cluster on real RabbitMQ, let a burst come, and show who is moved and why.",
         "drain": "Empty an edge for maintenance: its subscribers are moved, nothing is lost.",
+        "drops": "List what was dropped for whom, look at it, send it to its subscriber again, or give it up.",
         "edge": "Run the process of an edge broker.",
         "experiment": "Run an experiment of the papers, or all policies on it side by side.",
         "explain": "Say why: a session, a broker, a subscriber, a publisher, or the whole cluster.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +22,7 @@ from ._core.options import make_limits, make_publisher_id
 from ._core.window import Publication
 from ._engine.publisher import PublisherEngine, PublisherStatistics
 from ._io.aio import AioRuntime
+from ._io.tokens import authenticated
 
 
 class AsyncReceipt:
@@ -80,8 +81,10 @@ class AsyncPublisher:
         limits: Limits | None = None,
         timeouts: Timeouts | None = None,
         backoff: Backoff | None = None,
+        token: Callable[[], str] | None = None,
     ) -> None:
-        self._address = Address.parse(url)
+        """`token`: gives a token in place of a password (OAuth 2); called in a thread, and again before it expires."""
+        self._address = authenticated(Address.parse(url), token)
         self._limits = make_limits(limits, window)
         self._timeouts = timeouts or Timeouts()
         self._backoff = backoff or Backoff()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +20,7 @@ from ._core.options import make_limits, make_publisher_id
 from ._core.window import Publication
 from ._engine.publisher import PublisherEngine, PublisherStatistics
 from ._io.threaded import ThreadRuntime
+from ._io.tokens import authenticated
 
 
 class Receipt:
@@ -82,8 +83,10 @@ class Publisher:
         limits: Limits | None = None,
         timeouts: Timeouts | None = None,
         backoff: Backoff | None = None,
+        token: Callable[[], str] | None = None,
     ) -> None:
-        self._address = Address.parse(url)
+        """`token`: gives a token in place of a password (OAuth 2); called in a thread, and again before it expires."""
+        self._address = authenticated(Address.parse(url), token)
         self._limits = make_limits(limits, window)
         self._timeouts = timeouts or Timeouts()
         self._backoff = backoff or Backoff()

@@ -23,6 +23,7 @@ from ._core.options import Acknowledge, make_inbox, make_limits, make_request, m
 from ._core.statistics import Statistics
 from ._engine.subscriber import SubscriberEngine, SubscriptionEngine
 from ._io.threaded import ThreadRuntime
+from ._io.tokens import authenticated
 
 logger = logging.getLogger(__name__)
 
@@ -205,9 +206,12 @@ class Subscriber:
         timeouts: Timeouts | None = None,
         backoff: Backoff | None = None,
         telemetry: bool = True,
+        token: Callable[[], str] | None = None,
     ) -> None:
-        """`telemetry`: whether to report latencies to the head about every ten seconds, if the head wants them."""
-        self._address = Address.parse(url)
+        """`telemetry`: whether to report latencies to the head about every ten seconds, if the head wants them.
+        `token`: gives a token in place of a password (OAuth 2); called in a thread, again before each one expires.
+        """
+        self._address = authenticated(Address.parse(url), token)
         self._limits = make_limits(limits)
         self._timeouts = timeouts or Timeouts()
         self._backoff = backoff or Backoff()

@@ -6,6 +6,7 @@
 | id | `message_id`: `<publisher>:<topic>:<sequence>` |
 | account | `user_id`: that of the publisher's connection, where the cluster checks accounts |
 | publish time | header `tidegate-published-us`: whole microseconds since 1970, by the publisher's clock |
+| time at the head | header `timestamp_in_ms`: whole milliseconds, by the head's RabbitMQ where it is told to stamp |
 | attributes | all other headers: text, whole numbers, booleans, floating-point numbers |
 | body | opaque bytes |
 | persistence | `delivery_mode` 2 (the default) or 1 |
@@ -24,7 +25,9 @@ from .errors import InvalidMessage
 
 PUBLISHED_HEADER: Final = "tidegate-published-us"
 RESERVED_PREFIXES: Final = ("tidegate-", "x-")
-RESERVED_HEADERS: Final = frozenset({"CC", "BCC"})
+STAMPED_HEADER: Final = "timestamp_in_ms"
+"""What RabbitMQ (from 3.12 on) puts there when a publication comes in, over whatever its publisher had put there."""
+RESERVED_HEADERS: Final = frozenset({"CC", "BCC", STAMPED_HEADER})
 BODY_BYTES_MAX: Final = 16 << 20
 BODY_BYTES_DEFAULT: Final = 1 << 20
 ATTRIBUTES_MAX: Final = 64
@@ -37,6 +40,7 @@ AttributeValue = str | int | float | bool
 Attributes = Mapping[str, AttributeValue]
 
 _INT64: Final = 1 << 63
+STAMP_MS_MAX: Final = _INT64 // 1_000
 
 
 def check_body(body: bytes, limit_bytes: int = BODY_BYTES_DEFAULT) -> bytes:
@@ -92,6 +96,12 @@ def published_us(headers: Mapping[str, Any] | None) -> int | None:
     """When a message was published, in microseconds; None if its headers don't say."""
     value = headers.get(PUBLISHED_HEADER) if headers else None
     return value if type(value) is int and value > 0 else None  # True is an int, too, but no time
+
+
+def stamped_us(headers: Mapping[str, Any] | None) -> int | None:
+    """When a message came to its head, in microseconds, to a millisecond; None if no RabbitMQ has stamped it."""
+    value = headers.get(STAMPED_HEADER) if headers else None
+    return value * 1_000 if type(value) is int and 0 < value < STAMP_MS_MAX else None
 
 
 def attributes_of(headers: Mapping[str, Any] | None) -> dict[str, AttributeValue]:

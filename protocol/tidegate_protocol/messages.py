@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from . import insight, operations, reports
+from . import drops, insight, operations, reports
 from .balancing import abroad, drains, loads, markers, migrations, paths, places, publishers, sessions
 from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
 from .operations import EdgeStatus as EdgeStatus
@@ -78,6 +78,8 @@ class SubscribeReply(Message):
     checked_accounts: bool = False
     """Whether publications carry the account of their publisher, checked by RabbitMQ and passed on by every link: then
     an id without an account is nobody's."""
+    checked_times: bool = False
+    """Whether the head's RabbitMQ stamps every publication with its own time: then the publisher's is checked by it."""
 
 
 class UnsubscribeRequest(Message):
@@ -370,6 +372,7 @@ ControlMessage = Annotated[
     | publishers.PublisherMessage
     | sessions.SessionMessage
     | operations.OperationMessage
+    | drops.DropsMessage
     | reports.ReportMessage
     | insight.InsightMessage,
     Field(discriminator="kind"),
@@ -398,6 +401,7 @@ OPERATOR_KINDS: Final = frozenset(
         "explain-request",
         "plan-request",
         "pause-request",
+        "drops-request",
         "insight",
     }
 )

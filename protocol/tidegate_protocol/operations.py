@@ -33,6 +33,8 @@ SUBSCRIPTIONS_TOLD_MAX: Final = 100
 DECISIONS_TOLD_MAX: Final = 1_000
 SESSIONS_TOLD_MAX: Final = 50
 CULPRITS_TOLD_MAX: Final = 50
+DROPS_TOLD_S: Final = 600.0
+"""How long drops are told of in the state of an edge."""
 NAMES_TOLD_MAX: Final = 50
 """Of slow subscribers, infeasible subscriptions, and the like."""
 
@@ -142,6 +144,11 @@ class BrokerState(Part):
     infeasible: Annotated[tuple[Text, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
     alarms: Annotated[tuple[Text, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
     """Alarms of its RabbitMQ."""
+    dropped: int = 0
+    """Messages that subscriptions here did not get in the last while (`DROPS_TOLD_S`), for whatever reason but their
+    own or their head's order."""
+    dropping: Annotated[tuple[Text, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
+    """The output queues that they were dropped from."""
 
 
 class SessionState(Part):

@@ -60,6 +60,8 @@ class SubscriptionDigest(LatencyCounts):
     received: Count = 0
     """Messages handed to the application."""
     late: Count = 0
+    late_unchecked: Count = 0
+    """Late by the clock of a publisher that was not checked, or found wrong; not in `late`, and without a latency."""
     duplicates: Count = 0
     reordered: Count = 0
     missing: Count = 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 
 from tests.support.containers import ContainerNode
 from tests.support.node_pool import LentToCluster, NodePool
 from tidegate_embedded.cluster import EmbeddedCluster
+from tidegate_embedded.installation import PLUGINS
 from tidegate_embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
 from tidegate_embedded.ports import Ports
 from tidegate_embedded.topology import Topology
@@ -25,15 +26,23 @@ Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
 
 @asynccontextmanager
 async def one_node(
-    backend: str, directory: Path, options: Mapping[str, object] | None = None, folder: Path | None = None
+    backend: str,
+    directory: Path,
+    options: Mapping[str, object] | None = None,
+    folder: Path | None = None,
+    plugins: Sequence[str] = (),
 ) -> AsyncIterator[RabbitNode]:
-    """One bare RabbitMQ on a backend; `directory` is for what a container needs, `folder` for files of the options."""
+    """One bare RabbitMQ on a backend; `directory` is for what a container needs, `folder` for files of the options,
+    `plugins` come besides the usual ones.
+    """
+    enabled = (*PLUGINS, *plugins)
     if backend == "native":
-        async with rabbit_nodes(["rabbit"], options=options) as nodes:
+        async with rabbit_nodes(["rabbit"], plugins=enabled, options=options) as nodes:
             yield nodes["rabbit"]
         return
     with closing(Ports()) as ports:
-        container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), directory, options, folder)
+        reserved = NodePorts.reserve(ports)
+        container = ContainerNode("rabbit", reserved, new_password(), directory, options, folder, enabled)
         try:
             await container.start()
             yield container

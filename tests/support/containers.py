@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +37,7 @@ class ContainerNode:
 
     def __init__(
         self, name: str, ports: NodePorts, password: str, directory: Path,
-        options: Mapping[str, object] | None = None, folder: Path | None = None,
+        options: Mapping[str, object] | None = None, folder: Path | None = None, plugins: Sequence[str] = PLUGINS,
     ) -> None:  # fmt: skip
         """`options` of RabbitMQ, beside ours; `folder` is seen inside by the same path, for files that they name."""
         self.name = name
@@ -48,6 +48,7 @@ class ContainerNode:
         self.user = USER
         self.password = password
         self.configuration = directory / name / "rabbitmq.conf"
+        self._plugins = plugins
         self._container = self._describe(ports, directory, options or {})
         if folder is not None:
             self._container.with_volume_mapping(str(folder), str(folder), "ro")
@@ -103,7 +104,7 @@ class ContainerNode:
         }
         lines = (options | dict(more)).items()
         self.configuration.write_text("".join(f"{key} = {value}\n" for key, value in lines))
-        (files / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
+        (files / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
         node = f"{self.name}@localhost"
         erlang = f"-sname {node} -start_epmd false -erl_epmd_port {ports.distribution}"
         return (

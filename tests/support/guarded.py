@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import aio_pika
 import httpx
@@ -63,10 +64,14 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded_cluster(
-    node: RabbitNode, directory: Path, layout_text: str, later: Collection[str] = ()
+    node: RabbitNode,
+    directory: Path,
+    layout_text: str,
+    later: Collection[str] = (),
+    changes: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> AsyncIterator[Guarded]:
     """Make the accounts, import them as an operator would, and run the processes with them; those in `later` are
-    started by the test.
+    started by the test, and `changes` are options of single brokers.
     """
     ports = {"port": node.amqp_port, "management": node.management_port}
     (directory / "layout.toml").write_text(layout_text.format(host=node.host, **ports))
@@ -79,7 +84,12 @@ async def guarded_cluster(
                 answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
                 assert answer.is_success, answer.text
     processes = {
-        place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge")
+        place.name: _process(
+            node,
+            directory / place.name,
+            "head" if isinstance(place, HeadPlace) else "edge",
+            changes.get(place.name, {}),
+        )
         for place in layout.places
     }
     try:
@@ -92,8 +102,8 @@ async def guarded_cluster(
         await terminate_all(processes.values())
 
 
-def _process(node: RabbitNode, folder: Path, role: str) -> Process:
-    options = {
+def _process(node: RabbitNode, folder: Path, role: str, changes: Mapping[str, object]) -> Process:
+    options: dict[str, object] = {
         "management_url": f"http://{node.host}:{node.management_port}",
         "prometheus_url": f"http://{node.host}:{node.prometheus_port}",
         "period_s": PERIOD_S,
@@ -103,6 +113,8 @@ def _process(node: RabbitNode, folder: Path, role: str) -> Process:
     file = folder / "whole.toml"
     prepared = (folder / "broker.toml").read_text()
     own = tomllib.loads(prepared)
-    more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items() if option not in own)
-    file.write_text(more + prepared)
+    lines = [line for line in prepared.splitlines() if line.partition(" = ")[0] not in changes]
+    more = {**{option: value for option, value in options.items() if option not in own}, **changes}
+    lines[:0] = [f"{option} = {json.dumps(value)}" for option, value in more.items()]
+    file.write_text("\n".join(lines) + "\n")
     return Process(role, file, folder / "log")

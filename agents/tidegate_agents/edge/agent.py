@@ -1,9 +1,9 @@
 """EMA, the agent of an edge: the machine that an edge's process runs.
 
 It puts its parts together and leads every event to the part it concerns: the overlay manager (EOM, `outputs`) with its
-`markers`, the load detector (ELD, `detector`), the edge's side of sessions (`session`), answers to operators
-(`inspect`), and what analytics has learned (`insights`). It tells its head every period that it is there, and the
-cluster how loaded it is.
+`markers`, the load detector (ELD, `detector`), the edge's side of sessions (`session`), what was dropped (`drops`),
+answers to operators (`inspect`), and what analytics has learned (`insights`). It tells its head every period that it is
+there, and the cluster how loaded it is.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from ..machine import (
 )
 from ..policy import policy_named
 from .context import EdgeContext
+from .drops import EdgeDrops
 from .insights import EdgeInsights
 from .inspect import EdgeOperations
 from .markers import EdgeMarkers
@@ -80,9 +81,10 @@ class EdgeAgent:
         self.peers = PieTable(config.edge, config.cluster)
         self._pie = PiePublisher()
         self._markers = EdgeMarkers(context)
-        self._outputs = EdgeOutputs(context, self.detector, self._markers)
+        self.drops = EdgeDrops(context)
+        self._outputs = EdgeOutputs(context, self.detector, self._markers, self.drops)
         self.balancing = EdgeBalancing(context, self.detector, policy, self.peers, self._markers)
-        self._operations = EdgeOperations(context, self.detector, self.balancing, policy)
+        self._operations = EdgeOperations(context, self.detector, self.balancing, policy, self.drops)
         self._period_s = config.period_s
         self._hellos: deque[tuple[int, str]] = deque()
         """The latest ones that are not answered, by number, with their request ids; at most `HELLOS_MAX`."""
@@ -109,7 +111,7 @@ class EdgeAgent:
         dispatch.on_timer(HELLO_PART, self._period_over)
         dispatch.on_request(HELLO_PART, self._hello_answered)
         dispatch.stops.append(self._stop)
-        for part in (self._outputs, self._markers, self._insights, self.balancing, self._operations):
+        for part in (self._outputs, self._markers, self._insights, self.balancing, self._operations, self.drops):
             part.register(dispatch)
         dispatch.checks += [self.peers.validate, self._context.validate]
 

@@ -48,6 +48,7 @@ from ..load.overview import (
 from ..machine import ReplyAddress
 from ..policy.interface import LoadView, Policy, Selection, Trigger
 from .context import EdgeContext
+from .drops import EdgeDrops
 from .session import EdgeBalancing, planned_moves
 
 REHEARSAL: Final = "rehearsal"
@@ -58,12 +59,20 @@ MOVES_TOLD_MAX: Final = 200
 class EdgeOperations:
     """Answers about one edge."""
 
-    def __init__(self, context: EdgeContext, detector: Detector, balancing: EdgeBalancing, policy: Policy) -> None:
+    def __init__(
+        self,
+        context: EdgeContext,
+        detector: Detector,
+        balancing: EdgeBalancing,
+        policy: Policy,
+        drops: EdgeDrops,
+    ) -> None:
         self._context = context
         self._detector = detector
         self._balancing = balancing
         self._policy = policy
         self._refused = RefusedAccounts(context.config.edge, context)
+        self._drops = drops
 
     def register(self, dispatch: Dispatch) -> None:
         self._refused.register(dispatch)
@@ -78,8 +87,9 @@ class EdgeOperations:
         state = self._balancing.reported_state
         found = self._wanted(message)
         decisions, cut = bounded([told(edge, dated, now) for dated in found])
+        told_state = edge_state(detector, self._policy.limits, state, self._doing, message.queues, context.alarms)
         reply = InspectReply(
-            state=edge_state(detector, self._policy.limits, state, self._doing, message.queues, context.alarms),
+            state=told_state.model_copy(update=self._drops.told()),
             load=detector.load(state, busy=self._balancing.busy),
             decisions=decisions,
             cut=cut + context.chronicle.dropped(message.session),

@@ -18,7 +18,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from tidegate_protocol.balancing.markers import MarkerBind
-from tidegate_protocol.decisions import OutputListed, OutputOutcome, SubscriptionRevoked
+from tidegate_protocol.decisions import DropReason, OutputListed, OutputOutcome, SubscriptionRevoked
 from tidegate_protocol.messages import (
     REGISTRY_PAGE_MAX,
     OutputPrepare,
@@ -46,16 +46,18 @@ from ..machine import (
     ReplyAddress,
 )
 from .context import EdgeContext
+from .drops import EdgeDrops
 from .markers import EdgeMarkers
 
 
 class EdgeOutputs:
     """The output queues of one edge, by their names."""
 
-    def __init__(self, context: EdgeContext, detector: Detector, markers: EdgeMarkers) -> None:
+    def __init__(self, context: EdgeContext, detector: Detector, markers: EdgeMarkers, drops: EdgeDrops) -> None:
         self._context = context
         self._detector = detector
         self._markers = markers
+        self._drops = drops
         self._outputs: dict[str, Subscription] = {}
         self._sorted: list[str] = []
         self.digest = RegistryDigest()
@@ -161,6 +163,7 @@ class EdgeOutputs:
 
     def on_deleted(self, event: OutputDeleted) -> None:
         queue = output_queue(event.subscriber, event.number)
+        self._drops.lost(queue, DropReason.QUEUE_DELETED, event.waiting)
         self._drop(queue)
         self._context.reply(self._deleting.pop(queue, []), self._removed(event.subscriber, event.number))
 
@@ -182,8 +185,10 @@ class EdgeOutputs:
             else:
                 # The head learns it from the digest of the next hello: a message of its own could overtake the
                 # answer to a later request for the same queue, and unbind what is in use again.
+                load = self._detector.queue(queue)
                 self._drop(queue)
                 self._context.decide(OutputListed(queue, OutputOutcome.GONE))
+                self._drops.lost(queue, DropReason.QUEUE_GONE, 0 if load is None else round(load.depth))
         self._doubted = doubted
 
     def _declaring_failed(self, action: DeclareOutput, problem: str) -> None:

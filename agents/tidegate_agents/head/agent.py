@@ -13,6 +13,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `insights` | what analytics has learned, in placements and for edges |
 | `rights`, `veil` | which subscriptions accounts may have, and what operators of tenants may see |
 | `inspect` | what operators ask: states, reasons, plans; pausing |
+| `drops` | what operators want with messages that edges have dropped |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
 neighbours.
@@ -48,6 +49,7 @@ from .abroad.guests import Guests
 from .abroad.leaving import RemoteSteps
 from .abroad.room import Room
 from .context import HeadContext
+from .drops import HeadDrops
 from .edges import Edges
 from .insights import Insights
 from .inspect import Operations
@@ -118,6 +120,7 @@ class HeadAgent:
             *(knowledge, publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations),
             *(sessions, drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood),
             *(remote_steps, candidates, room, endings, self._acceptances, operations, insights, self._rights),
+            HeadDrops(context),
         )
         self.ignored = 0
         """Messages of kinds that are not for a head."""

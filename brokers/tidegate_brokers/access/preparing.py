@@ -2,7 +2,7 @@
 
     DIR/passwords/USER             kept from run to run; readable by nobody else
     DIR/BROKER/definitions/        for its RabbitMQ: accounts and rights, with hashes of passwords
-    DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, and TLS
+    DIR/BROKER/conf.d/             for its RabbitMQ: how much memory there is, where that is given, TLS, and stamps
     DIR/BROKER/broker.toml         for its process: `tidegate head --config …`; holds passwords
     DIR/BROKER/rules.json          for its process: what accounts may publish and subscribe
     DIR/PERSON/url                 the address of the first head, with password, as clients reach it
@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate_protocol.errors import MalformedMessage
+from tidegate_protocol.names import BROKER_ACCOUNT_START
 from tidegate_protocol.rights import Rules, read_rules, write_rules
 
 from ..errors import ConfigurationError
 from ..rabbit.accounts import accounts_api
-from ..settings.options import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
+from ..settings.options import PROMETHEUS_PORTS, BrokerConfig, EdgeConfig, HeadConfig
 from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
 from ..settings.tls import Tls
 from ..settings.urls import DEFAULT_PORTS, ServerUrl
@@ -45,6 +46,17 @@ PASSWORD_LENGTH_MIN: Final = 12
 MEMORY_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}RABBITMQ_MEMORY"
 """The limit of a RabbitMQ's container, as Docker writes it."""
 UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+STAMPING: Final = ("message_interceptors.incoming.set_header_timestamp.overwrite", "true")
+"""How a head's RabbitMQ is told to stamp publications. Without overwriting, a publisher could bring a stamp of its own.
+"""
+MUTUAL: Final = (
+    "ssl_options.verify = verify_peer",
+    "ssl_options.fail_if_no_peer_cert = true",
+    "auth_mechanisms.1 = EXTERNAL",
+    "auth_mechanisms.2 = PLAIN",
+    "ssl_cert_login_from = common_name",
+)
+"""How RabbitMQ knows accounts by certificates, with its plugin rabbitmq_auth_mechanism_ssl, beside passwords."""
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
 RULES_FILE: Final = "rules.json"
@@ -67,11 +79,21 @@ class Access:
     """A layout and the passwords of everybody in it."""
 
     def __init__(
-        self, layout: Layout, directory: Path, environ: Mapping[str, str], certificates: str | None = None
+        self,
+        layout: Layout,
+        directory: Path,
+        environ: Mapping[str, str],
+        certificates: str | None = None,
+        mutual: bool = False,
     ) -> None:
         """`certificates`: the folder in which each broker and its RabbitMQ find ca.pem, cert.pem and key.pem, by the
-        same path on each machine; everything is spoken with TLS then.
+        same path on each machine; everything is spoken with TLS then. `mutual`: RabbitMQ takes only connections with a
+        certificate of that authority, and whoever gives no password is the account that its certificate names; brokers
+        find theirs in the folder broker of that folder.
         """
+        if mutual and certificates is None:
+            raise ConfigurationError("--mutual", "command line", "needs certificates", "give --certificates")
+        self._mutual = mutual
         self._certificates = certificates
         self._layout = layout
         self._directory = directory
@@ -105,6 +127,7 @@ class Access:
             files.append((folder / "definitions" / "2-accounts.json", json.dumps(second, indent=2) + "\n", PUBLIC))
             files.append((folder / "conf.d" / "memory.conf", self._memory(), PUBLIC))
             files.append((folder / "conf.d" / "tls.conf", self._rabbitmq_tls(), PUBLIC))
+            files.append((folder / "conf.d" / "time.conf", _rabbitmq_time(config), PUBLIC))
             files.append((folder / "broker.toml", _toml(values), PRIVATE))
             files.append((folder / RULES_FILE, rules, PRIVATE))
         for user, password in self._passwords.items():
@@ -210,23 +233,37 @@ class Access:
     def _url(self, place: HeadPlace | EdgePlace, user: str) -> str:
         scheme = "amqp" if self._certificates is None else "amqps"
         port = place.port or DEFAULT_PORTS[scheme]
-        return ServerUrl(scheme, place.host, port, user, self._passwords[user], place.vhost).reveal()
+        password = None if self._mutual and user.startswith(BROKER_ACCOUNT_START) else self._passwords[user]
+        return ServerUrl(scheme, place.host, port, user, password, place.vhost).reveal()
 
     def _management(self, place: HeadPlace | EdgePlace) -> dict[str, str]:
-        """Where its process finds the management API, if that is not at RabbitMQ's own port."""
-        if place.management_port is None:
+        """Where its process finds the management API, if that is not at RabbitMQ's own port, or its account there is
+        not that of AMQP: RabbitMQ's HTTP API takes no certificate for an account.
+        """
+        if place.management_port is None and not self._mutual:
             return {}
-        return {"management_url": ServerUrl(self._web, place.host, place.management_port).without_credentials()}
+        port = place.management_port or DEFAULT_PORTS[self._web]
+        if not self._mutual:
+            return {"management_url": ServerUrl(self._web, place.host, port).without_credentials()}
+        user = broker_user(place.name)
+        return {"management_url": ServerUrl(self._web, place.host, port, user, self._passwords[user]).reveal()}
 
     def _broker_tls(self) -> dict[str, str]:
         folder = self._certificates
         if folder is None:
             return {}
+        own = {"tls_cert_file": f"{folder}/broker/cert.pem", "tls_key_file": f"{folder}/broker/key.pem"}
         return {
             "tls_ca_file": f"{folder}/ca.pem",
             "http_cert_file": f"{folder}/cert.pem",
             "http_key_file": f"{folder}/key.pem",
+            **(own if self._mutual else {}),
         }
+
+    def _link_tls(self) -> dict[str, str]:
+        """What a head's RabbitMQ presents to others: its own certificate. Links are known by their passwords."""
+        folder = self._certificates
+        return {"link_cert_file": f"{folder}/cert.pem", "link_key_file": f"{folder}/key.pem"} if self._mutual else {}
 
     def _rabbitmq_tls(self) -> str:
         folder = self._certificates
@@ -242,8 +279,8 @@ class Access:
                 f"{part}.certfile = {folder}/cert.pem",
                 f"{part}.keyfile = {folder}/key.pem",
             ]
-        # Clients are known by their passwords.
-        return "\n".join([*lines, "ssl_options.verify = verify_none", ""])
+        # Without --mutual, clients are known by their passwords.
+        return "\n".join([*lines, *(MUTUAL if self._mutual else ("ssl_options.verify = verify_none",)), ""])
 
     @property
     def _web(self) -> str:
@@ -266,6 +303,7 @@ class Access:
             "rules_file": RULES_FILE,
             **self._management(head),
             **self._broker_tls(),
+            **self._link_tls(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
                 for other in self._layout.neighbours(head)
@@ -295,6 +333,12 @@ class Access:
             return ServerUrl.parse(given or config.publisher_address)
         except ValueError as error:
             raise ConfigurationError(variable, "environment", str(error), "correct it") from None
+
+
+def _rabbitmq_time(config: BrokerConfig) -> str:
+    """A head's RabbitMQ stamps what comes in, where its process is told so. An older one than 3.12 would not start."""
+    stamped = isinstance(config, HeadConfig) and config.times == "checked"
+    return "{} = {}\n".format(*STAMPING) if stamped else ""
 
 
 def _toml(values: Mapping[str, Any]) -> str:

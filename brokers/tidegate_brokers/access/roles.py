@@ -27,6 +27,8 @@ from tidegate_protocol.names import (
     ANSWER_KEY,
     CONTROL_EXCHANGE,
     DELIVER_EXCHANGE,
+    DROPPED_EXCHANGE,
+    DROPS_STREAM,
     HEAD_KEY,
     HOM_KEY,
     LINK_ACCOUNT_START,
@@ -35,6 +37,7 @@ from tidegate_protocol.names import (
     OPERATOR_KEY,
     OUTPUT_PREFIX,
     PUBLISH_EXCHANGE,
+    REPLAY_EXCHANGE,
     SEAL_EXCHANGE,
     TELEMETRY_EXCHANGE,
     TELEMETRY_STREAM,
@@ -221,7 +224,9 @@ def analyst_at_head(user: str) -> Account:
 
 def edge_account(edge: str) -> Account:
     """The edge's own process."""
-    exchanges = (re.escape(DELIVER_EXCHANGE), re.escape(SEAL_EXCHANGE))
+    # Those for what is dropped are queues as well as exchanges.
+    names = (DELIVER_EXCHANGE, SEAL_EXCHANGE, DROPPED_EXCHANGE, DROPS_STREAM, REPLAY_EXCHANGE)
+    exchanges = [re.escape(name) for name in names]
     everything = _one_of(*exchanges, f"{re.escape(OUTPUT_PREFIX)}.*")
     return Account(broker_user(edge), configure=everything, write=everything, read=everything, tags=BROKER_TAGS)
 

@@ -38,6 +38,7 @@ from tidegate_protocol.names import DELIVER_EXCHANGE, MARKER_PREFIX, OUTPUT_PREF
 from tidegate_protocol.topics import is_pattern
 
 from ..rabbit.management import Json, Management
+from .drops import NOTHING_KEPT, DropPlane
 from .head import QUEUE_ARGUMENTS, limit_policy, put_policy_if_different
 from .sealing import Seal
 
@@ -65,6 +66,7 @@ class EdgePlane:
     limits: dict[str, int] = field(default_factory=dict)
     """How many messages may wait in a queue whose subscriber is too slow."""
     seal: Seal = field(default_factory=Seal)
+    drops: DropPlane = field(default_factory=lambda: DropPlane(NOTHING_KEPT))
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
         """Take over what a predecessor left. What its crash may have left besides is removed: second bindings, and
@@ -94,9 +96,8 @@ class EdgePlane:
 
     async def assert_all(self, channel: AbstractChannel, management: Management) -> None:
         """Make RabbitMQ hold what is desired."""
-        await put_policy_if_different(
-            management, POLICY, limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head")
-        )
+        await self.drops.assert_all(channel, management)
+        await put_policy_if_different(management, POLICY, self._policy())
         await self._assert_limits(management)
         await channel.exchange_declare(DELIVER_EXCHANGE, exchange_type="topic", durable=True)
         present = await self._list(management)
@@ -123,9 +124,9 @@ class EdgePlane:
             case DeleteOutput(subscription=subscription):
                 queue = output_queue(subscription.subscriber, subscription.number)
                 self.outputs.pop(queue, None)
-                await channel.queue_delete(queue)
+                deleted = await channel.queue_delete(queue)
                 await self._limit(management, queue, None)
-                return OutputDeleted(subscription.subscriber, subscription.number)
+                return OutputDeleted(subscription.subscriber, subscription.number, deleted.message_count or 0)
             case BindMarker(subscriber=subscriber, number=number, key=key):
                 queue = output_queue(subscriber, number)
                 if queue not in self.outputs:
@@ -167,8 +168,12 @@ class EdgePlane:
             await management.delete_policy(LIMIT_PREFIX + queue)
             self.limits.pop(queue, None)
 
+    def _policy(self) -> Json:
+        """For all output queues: those of a predecessor, too, whose arguments are as they are."""
+        return self.drops.dead_lettering(limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head"))
+
     def _limit_policy(self, queue: str) -> Json:
-        everyone = limit_policy(OUTPUT_PREFIX, self.output_limit_bytes, "drop-head")
+        everyone = self._policy()
         return everyone | {
             "pattern": f"^{re.escape(queue)}$",
             "priority": LIMIT_PRIORITY,

@@ -110,6 +110,8 @@ class HeadPlane:
     """Links on their way out, with how often in a row each was seen empty."""
     link_authorities: str = SYSTEM_AUTHORITIES
     """Where this head's RabbitMQ finds the authorities whose certificates it accepts."""
+    link_certificate: tuple[str | None, str | None] = (None, None)
+    """Which certificate and key it presents there; paths on its machine."""
     marked: set[str] = field(default_factory=set)
     """Links that are bound to the exchange of the markers."""
     accounts_allowed: bool | None = None
@@ -333,7 +335,11 @@ class HeadPlane:
             return url
         parts = urlsplit(url)
         secure = parts.scheme == "amqps"
-        return url + SHOVEL_OPTIONS + (shovel_options(parts.hostname or "", self.link_authorities) if secure else "")
+        if not secure:
+            return url + SHOVEL_OPTIONS
+        return (
+            url + SHOVEL_OPTIONS + shovel_options(parts.hostname or "", self.link_authorities, *self.link_certificate)
+        )
 
     async def _assert_shovel(self, management: Management, link: EnsureLink, present: Json | None) -> None:
         wanted = self._shovel(link)

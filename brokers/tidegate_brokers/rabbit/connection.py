@@ -22,6 +22,8 @@ from aiormq.exceptions import (
     ProbableAuthenticationError,
 )
 
+from tidegate_protocol.amqp.rewriting import Rewrite
+
 from ..errors import AlreadyRunning, BrokerError, RabbitDenied, RabbitForbidden, RabbitUnreachable, RabbitUntrusted
 from ..settings.tls import refusal
 from ..settings.urls import ServerUrl
@@ -41,11 +43,13 @@ LOST: Final = (ConnectionError, TimeoutError, OSError, asyncio.CancelledError, C
 """What aiormq raises from an operation whose connection or channel has gone; it cancels futures, too."""
 
 
-async def open_connection(url: ServerUrl, label: str) -> AbstractConnection:
-    """Open a connection, or raise an error of `errors.py`. What comes in is cut down as `frames.py` says."""
+async def open_connection(url: ServerUrl, label: str, rewrite: Rewrite | None = None) -> AbstractConnection:
+    """Open a connection, or raise an error of `errors.py`. What comes in is cut down as `frames.py` says, or as
+    `rewrite` does.
+    """
     where = str(url)
-    address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}"
-    connection = aiormq.Connection(address, context=url.tls_context(), transport_factory=PlainTransport())
+    address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}" + ("&auth=external" if url.by_certificate else "")
+    connection = aiormq.Connection(address, context=url.tls_context(), transport_factory=PlainTransport(rewrite))
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect(client_properties={"connection_name": label})
@@ -91,7 +95,9 @@ class ConnectionKeeper:
         setup: Callable[[AbstractConnection], Awaitable[None]],
         on_lost: Callable[[], None],
         on_reconnect: Callable[[], None] = lambda: None,
+        rewrite: Rewrite | None = None,
     ) -> None:
+        self._rewrite = rewrite
         self.label = label
         self.url = url
         self.up = asyncio.Event()
@@ -107,7 +113,7 @@ class ConnectionKeeper:
         opened_before = False
         while True:
             try:
-                connection = await open_connection(self.url, self.label)
+                connection = await open_connection(self.url, self.label, self._rewrite)
                 self._connection = connection
                 try:
                     await self._setup(connection)

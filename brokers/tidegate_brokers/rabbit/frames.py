@@ -24,7 +24,7 @@ from tidegate_protocol.amqp.content import (
     decode_properties,
 )
 from tidegate_protocol.amqp.publications import encode_attributes
-from tidegate_protocol.amqp.rewriting import RewritingReader
+from tidegate_protocol.amqp.rewriting import Rewrite, RewritingReader
 from tidegate_protocol.form import AttributeValue
 
 from ..access.admission import DETOURS, UNREADABLE
@@ -38,12 +38,15 @@ _KEPT: Final = ((CORRELATION_ID, "correlation_id"), (REPLY_TO, "reply_to"), (TYP
 
 
 class PlainTransport(TransportFactory):
-    """Opens what aiormq would open, with plain properties in every content header."""
+    """Opens what aiormq would open, with plain properties in every content header, or those that `rewrite` makes."""
+
+    def __init__(self, rewrite: Rewrite | None = None) -> None:
+        self._rewrite = rewrite or plain_properties
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         factory = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
         reader, writer = await factory.create(url, **options)
-        return cast(asyncio.StreamReader, RewritingReader(reader, plain_properties)), writer
+        return cast(asyncio.StreamReader, RewritingReader(reader, self._rewrite)), writer
 
 
 def plain_properties(properties: bytes) -> bytes:

@@ -42,15 +42,25 @@ def _http(url: ServerUrl) -> ServerUrl:
 
 
 def _own_password(url: ServerUrl) -> ServerUrl:
-    if url.guessable and not url.on_loopback:
+    if url.guessable and not url.on_loopback and not url.by_certificate:
         raise ValueError(f"leads to {url.host} with a password that anybody could guess, or none")
     return url
+
+
+def _has_certificate(option: str, url: ServerUrl, tls: Tls) -> None:
+    if url.by_certificate and tls.cert_file is None:
+        raise ValueError(f"{option}: names an account without a password; give one, or tls_cert_file")
+
+
+def _is_linked(option: str, url: ServerUrl) -> None:
+    if url.by_certificate:
+        raise ValueError(f"{option}: is without a password; links have accounts of their own, with passwords")
 
 
 Name = Annotated[str, AfterValidator(check_name)]
 AmqpUrl = Annotated[ServerUrl, AfterValidator(_amqp)]
 LoginUrl = Annotated[ServerUrl, AfterValidator(_amqp), AfterValidator(_own_password)]
-"""An address that is logged in to: off this machine, with a password of its own."""
+"""An address that is logged in to: off this machine, with a password of its own, or an account and its certificate."""
 HttpUrl = Annotated[ServerUrl, AfterValidator(_http)]
 
 
@@ -180,6 +190,11 @@ class BrokerConfig(Options):
             address = getattr(self, option, None)
             if address is not None:
                 object.__setattr__(self, option, replace(address, tls=tls))
+                _has_certificate(option, address, tls)
+        if self.url.by_certificate and (self.management_url is None or not self.management_url.password):
+            raise ValueError(
+                "management_url: is without user and password, which RabbitMQ's HTTP API needs: it takes no certificate"
+            )
         return self
 
     @property
@@ -223,6 +238,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Which names clients may use: any, or their own: the name of their RabbitMQ user, and names that "
         "begin with it and a hyphen.",
     )
+    times: Literal["unchecked", "checked"] = Field(
+        "unchecked",
+        description="Whether this head's RabbitMQ stamps every publication with its own time (from 3.12 on, with "
+        "`message_interceptors.incoming.set_header_timestamp.overwrite = true`), so that subscribers judge lateness by "
+        "a publisher's clock only as far as it agrees. Not where the RabbitMQ of an edge does it, too.",
+    )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")
     )
@@ -240,6 +261,12 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Authorities that this head's RabbitMQ checks the RabbitMQs it forwards to against (amqps): a path "
         "on its machine. Default: `tls_ca_file`, else `/etc/ssl/certs/ca-certificates.crt`.",
     )
+    link_cert_file: str | None = Field(
+        None,
+        description="Certificate that this head's RabbitMQ presents to those it forwards to, where they ask for one: a "
+        "path on its machine.",
+    )
+    link_key_file: str | None = Field(None, description="Its key. Default: in the file of the certificate.")
     link_prefetch: int = Field(
         4000,
         ge=1,
@@ -290,6 +317,9 @@ class HeadConfig(BalancingOptions, BrokerConfig):
 
     @model_validator(mode="after")
     def _equip_neighbours(self) -> HeadConfig:
+        for one in self.neighbours:
+            _has_certificate("neighbours", one.url, self.url.tls)
+            _is_linked("link_url", one.link)
         equipped = tuple(n.model_copy(update={"url": replace(n.url, tls=self.url.tls)}) for n in self.neighbours)
         object.__setattr__(self, "neighbours", equipped)
         return self
@@ -356,7 +386,26 @@ class EdgeConfig(BalancingOptions, BrokerConfig):
         description="What may wait for one subscription; beyond it the oldest is dropped and counted.",
         json_schema_extra=_unit("bytes"),
     )
+    drops_size_bytes: int = Field(
+        256 * MIB,
+        ge=0,
+        description="How much is kept of what RabbitMQ drops from output queues, for a replay; 0 keeps and counts "
+        "nothing of it.",
+        json_schema_extra=_unit("bytes"),
+    )
+    drops_age_s: int = Field(
+        7 * 24 * 3600,
+        ge=60,
+        le=10 * 365 * 24 * 3600,
+        description="How long it is kept; RabbitMQ drops whole segments.",
+        json_schema_extra=_unit("s"),
+    )
     http_port: int = Field(EDGE_HTTP_PORT, ge=0, le=65535, description="Port for the same; 0 takes any free one.")
+
+    @model_validator(mode="after")
+    def _has_link(self) -> EdgeConfig:
+        _is_linked("link_url", self.link)
+        return self
 
     @property
     def link(self) -> ServerUrl:

@@ -69,7 +69,11 @@ def refusal(error: BaseException | None) -> str | None:
     return None
 
 
-def shovel_options(host: str, ca_file: str) -> str:
-    """What makes RabbitMQ itself check the certificate of where it forwards to; the path is on its own machine."""
-    name = quote(host, safe="")
-    return f"&cacertfile={quote(ca_file, safe='/')}&verify=verify_peer&server_name_indication={name}"
+def shovel_options(host: str, ca_file: str, cert_file: str | None = None, key_file: str | None = None) -> str:
+    """What makes RabbitMQ itself check the certificate of where it forwards to, and present one of its own; the paths
+    are on its own machine.
+    """
+    options = {"cacertfile": ca_file, "certfile": cert_file, "keyfile": key_file or cert_file}
+    given = options if cert_file is not None else {"cacertfile": ca_file}
+    paths = "".join(f"&{option}={quote(path or '', safe='/')}" for option, path in given.items())
+    return f"{paths}&verify=verify_peer&server_name_indication={quote(host, safe='')}"

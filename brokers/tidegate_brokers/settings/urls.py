@@ -67,6 +67,8 @@ class ServerUrl:
     def reveal(self) -> str:
         """The whole address, password included: for opening a connection, never for a log."""
         user, password = self.credentials
+        if self.by_certificate:
+            return self._text(f"{quote(user, safe='')}@")
         return self._text(f"{quote(user, safe='')}:{quote(password, safe='')}@")
 
     def without_credentials(self) -> str:
@@ -79,6 +81,11 @@ class ServerUrl:
         if self.user is None:
             return DEFAULT_USER, DEFAULT_USER
         return self.user, self.password or ""
+
+    @property
+    def by_certificate(self) -> bool:
+        """Whether the account is known by its certificate (SASL's EXTERNAL): it is named, and has no password."""
+        return self.scheme == "amqps" and self.user is not None and not self.password
 
     @property
     def on_loopback(self) -> bool:

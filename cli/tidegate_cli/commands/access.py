@@ -50,6 +50,14 @@ _tls_option = click.option(
     help="Speak everything with TLS: where each broker and its RabbitMQ find ca.pem, cert.pem and key.pem, by the same "
     "path on each machine.",
 )
+_mutual_option = click.option(
+    "--mutual",
+    is_flag=True,
+    envvar="TIDEGATE_ACCESS_MUTUAL",
+    show_envvar=True,
+    help="With --certificates: RabbitMQ takes only connections with a certificate, and accounts may log in by theirs, "
+    "whose common name is the account. Brokers do so: broker/cert.pem and broker/key.pem in that folder.",
+)
 
 
 @click.group("access")
@@ -61,15 +69,18 @@ def command() -> None:
 @_layout_option
 @_out_option
 @_tls_option
+@_mutual_option
 @click.option("--owner", type=int, metavar="UID", help="User that broker processes run as, if it is not this one.")
-def prepare(files: tuple[Path, ...], directory: Path, certificates: str | None, owner: int | None) -> None:
+def prepare(
+    files: tuple[Path, ...], directory: Path, certificates: str | None, mutual: bool, owner: int | None
+) -> None:
     """Make passwords, where there are none yet, and write what each broker, its RabbitMQ and Prometheus read.
 
     All settings of brokers in the environment (TIDEGATE_HEAD_…, TIDEGATE_EDGE_…) are checked before anything is
     written. A password is chosen with TIDEGATE_PASSWORD_<USER> or TIDEGATE_PASSWORD_<USER>_FILE; otherwise it is made
     up once and kept.
     """
-    written = Access(Layout.load(*files), directory, os.environ, certificates or None).write(owner)
+    written = Access(Layout.load(*files), directory, os.environ, certificates or None, mutual).write(owner)
     out().print(f"Settings are in order; {len(written)} files are written to {directory}.", soft_wrap=True)
 
 

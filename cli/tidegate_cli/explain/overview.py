@@ -146,6 +146,10 @@ def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
             said.append(f"on {state.broker} deadlines can't be met by any broker behind these links: {who}")
         if state.alarms:
             said.append(f"RabbitMQ of {state.broker} has an alarm: {listed(state.alarms)}")
+        if state.dropped:
+            lost = counted(state.dropped, "message was", "messages were")
+            who = listed(dict.fromkeys(subscription(name, state.queues) for name in state.dropping))
+            said.append(f"on {state.broker} {lost} dropped in the last while, of {who}: `tidegate drops list`")
     said += insight_words(reply.insight)
     if reply.missing:
         said.append(f"no answer from {listed(reply.missing)}")

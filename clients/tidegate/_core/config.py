@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from tidegate_protocol.form import BODY_BYTES_DEFAULT, BODY_BYTES_MAX
@@ -20,7 +20,7 @@ PREFETCH_MAX: Final = 65_535
 """AMQP's prefetch count has 16 bits, and 0 means "no limit", which we never ask for."""
 WINDOW_MAX: Final = 100_000
 DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
-TLS_OPTIONS: Final = frozenset({"cafile", "capath", "certfile", "keyfile", "no_verify_ssl"})
+TLS_OPTIONS: Final = frozenset({"cafile", "capath", "certfile", "keyfile", "no_verify_ssl", "tokenfile"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,20 @@ class Backoff:
         return full_s * (1 - self.jitter * chance)
 
 
+class TokenSource(Protocol):
+    """Gives a token that is good for a while."""
+
+    def current(self) -> str: ...
+
+    def hold(self, holder: Any) -> None:
+        """Renew the token of a connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed `amqp[s]://user:password@host:port/vhost?option=value`."""
+    """A parsed `amqp[s]://user:password@host:port/vhost?option=value`; without a password where a certificate says who
+    it is.
+    """
 
     scheme: str
     host: str
@@ -104,6 +115,8 @@ class Address:
     password: str = field(repr=False)
     vhost: str
     tls: Mapping[str, str] = field(default_factory=dict)
+    tokens: TokenSource | None = field(default=None, repr=False, compare=False)
+    """Where tokens come from that are sent in place of a password."""
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -129,15 +142,24 @@ class Address:
         path = parts.path[1:]
         if "/" in path:
             raise InvalidUrl("url", _censored(url), "has a slash in the virtual host", "write it as %2F")
+        by_certificate = bool(parts.username) and not parts.password and "certfile" in options
+        if by_certificate and parts.scheme != "amqps":
+            problem = "names an account without a password, to be known by its certificate, and is without TLS"
+            raise InvalidUrl("url", _censored(url), problem, "use amqps://, or give the password")
         return cls(
             parts.scheme,
             parts.hostname,
             port or DEFAULT_PORTS[parts.scheme],
             unquote(parts.username or "guest"),
-            unquote(parts.password or "guest"),
+            "" if by_certificate else unquote(parts.password or "guest"),
             unquote(path) or "/",
             options,
         )
+
+    @property
+    def by_certificate(self) -> bool:
+        """Whether the account is known by its certificate (SASL's EXTERNAL), and not by a password."""
+        return self.tokens is None and not self.password
 
     def at(self, url: str) -> Address:
         """The address `url` of another broker, entered with the credentials and TLS options of this one.
@@ -151,7 +173,7 @@ class Address:
             raise InvalidUrl(
                 "url", str(other), problem, "give that broker an amqps:// address (client_url, publisher_url)"
             )
-        return replace(other, user=self.user, password=self.password, tls=self.tls)
+        return replace(other, user=self.user, password=self.password, tls=self.tls, tokens=self.tokens)
 
     def __str__(self) -> str:
         """The address as it may be shown: without credentials."""

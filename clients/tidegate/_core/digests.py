@@ -36,6 +36,7 @@ class _Counters:
     reordered: int
     latency_us: int
     counts: list[int]
+    late_unchecked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Digester:
             elapsed_us=max(1, round((now - before.at_s) * 1e6)),
             received=after.received - before.received,
             late=after.late - before.late,
+            late_unchecked=after.late_unchecked - before.late_unchecked,
             duplicates=after.duplicates - before.duplicates,
             reordered=after.reordered - before.reordered,
             # Anybody may claim a sequence far ahead, and all below it is missing then.
@@ -93,6 +95,7 @@ class Digester:
             inbox.reordered,
             inbox.latencies.total_us,
             inbox.latencies.counts(),
+            inbox.late_unchecked,
         )
 
     # Moves

@@ -11,15 +11,19 @@ is held back during a move, what is not settled) goes by identities.
   and its id is never used to drop anything.
 - Without one, where it does not: the id alone, which is as good as the sender's word.
 
+A message that an edge replays (`is_replayed`) has the edge's account, and says in a header which account it had: it is
+known by that one, so that it is delivered once.
+
 Invariant: the identities of two accounts differ, whatever the ids are. No account holds the separator.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tidegate_protocol.ids import MessageId
-from tidegate_protocol.names import LINK_ACCOUNT_START
+from tidegate_protocol.names import ACCOUNT_HEADER, BROKER_ACCOUNT_START, LINK_ACCOUNT_START, REPLAYED_HEADER
 
 SEPARATOR: Final = "\0"
 
@@ -32,6 +36,19 @@ def identity_of(account: str | None, message_id: str | None, checked_accounts: b
         return f"{account}{SEPARATOR}{message_id}"
     # An id that holds the separator could pass for an account with an id.
     return None if checked_accounts or SEPARATOR in message_id else message_id
+
+
+def is_replayed(account: str | None, headers: Mapping[str, Any] | None, checked_accounts: bool) -> bool:
+    """Whether an edge sends again what was dropped: its account says so, where the cluster vouches for accounts."""
+    if not headers or REPLAYED_HEADER not in headers:
+        return False
+    return not checked_accounts or (account is not None and account.startswith(BROKER_ACCOUNT_START))
+
+
+def replayed_account(headers: Mapping[str, Any]) -> str | None:
+    """The account of the publisher of a replayed message, as RabbitMQ had checked it when it was published."""
+    account = headers.get(ACCOUNT_HEADER)
+    return account if isinstance(account, str) and account else None
 
 
 def parse_identity(identity: str | None) -> MessageId | None:

@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tidegate_protocol.amqp.content import UnreadableHeaders
-from tidegate_protocol.form import published_us
+from tidegate_protocol.form import published_us, stamped_us
 from tidegate_protocol.ids import MessageId
 
 from .delivery import AckLedger, Deduplicator, Verdict
-from .identity import identity_of
+from .identity import identity_of, is_replayed, replayed_account
 from .message import Message
 from .overlap import PlainLog, fingerprint
 from .statistics import Histogram, Statistics
@@ -41,6 +41,11 @@ ACK_SHARE: Final = 8
 """Acknowledge when this part of the prefetch is settled: often enough never to stall, rarely enough to cost
 nothing.
 """
+CLOCK_SLACK_US: Final = 5_000_000
+"""A publication may come to its head so long after its time: it waited in the publisher's window, or on a link between
+heads. A time before that is a wrong clock, or can't be told from one."""
+STAMP_STEP_US: Final = 1_000
+"""The head's stamp is cut to whole milliseconds."""
 MALFORMED_LOG_S: Final = 60.0
 """Between two log lines about messages of one subscription whose headers can't be read."""
 
@@ -66,6 +71,10 @@ class Inbox:
         self._settled: deque[Message] = deque()
         self.checked_accounts = False
         """Whether the cluster vouches for accounts, as the head says: then ids without one count for nothing."""
+        self.checked_times = False
+        """Whether the head's RabbitMQ stamps publications, as the head says: then a publisher's clock is checked."""
+        self.late_unchecked = 0
+        """Messages that are late by a time that was not checked, or not found right."""
         self.judge = self._deduplicator.judge
         """Says by its identity whether a delivery is new. For drivers that hand each message over at once and keep
         none."""
@@ -78,14 +87,18 @@ class Inbox:
         """Messages delivered without their headers, which can't be read."""
         self.unchecked = 0
         """Messages delivered without their ids, for which no account was checked."""
+        self.replayed = 0
+        """Messages that had been dropped from the output queue, and came all the same."""
         self._malformed_logged_s = float("-inf")
 
     def open_ledger(self) -> AckLedger:
         """The ledger of a new channel; when that channel is gone its ledger is to be set to not alive."""
         return AckLedger(self.ack_batch)
 
-    def identify(self, account: str | None, message_id: str | None) -> str | None:
+    def identify(self, account: str | None, message_id: str | None, headers: Mapping[str, Any] | None) -> str | None:
         """What a delivery is known by here (`identity`)."""
+        if headers and is_replayed(account, headers, self.checked_accounts):
+            account = replayed_account(headers)
         return identity_of(account, message_id, self.checked_accounts)
 
     def receive(
@@ -107,6 +120,9 @@ class Inbox:
         published it, as RabbitMQ has checked.
         """
         ledger.last = tag
+        replayed = is_replayed(account, headers, self.checked_accounts)
+        if replayed:
+            account = replayed_account(headers or {})
         identity = identity_of(account, message_id, self.checked_accounts)
         verdict = self._deduplicator.judge(identity, now)
         if verdict is Verdict.DUPLICATE:
@@ -129,6 +145,10 @@ class Inbox:
             message_id = None
         time_us = published_us(headers)
         message = Message(topic, body, message_id, headers, redelivered, self.deadline_s, time_us, account)
+        if self.checked_times:
+            message.published_us, message.time_checked = checked_time(time_us, stamped_us(headers))
+        elif verdict is Verdict.FOREIGN:
+            message.time_checked = False
         message.ledgers.append((ledger, tag))
         if identity is not None:
             message.identity = identity
@@ -138,6 +158,9 @@ class Inbox:
         if collected:
             message.collected = True
             self.collected += 1
+        if replayed:
+            message.replayed = True
+            self.replayed += 1
         self.buffer.append(message)
         return True
 
@@ -157,12 +180,14 @@ class Inbox:
         """Complete a message at the moment the application gets it; `now_s` is seconds since 1970."""
         message.received_at = now_s
         self.received += 1
-        if message.published_us is not None:
+        if message.published_us is not None and not message.replayed:
             age_us = int(now_s * 1e6) - message.published_us
-            self.latencies.add(age_us)
-            if age_us > self._deadline_us:
-                message.late = True
-                self.late += 1
+            message.late = age_us > self._deadline_us
+            if message.time_checked:
+                self.latencies.add(age_us)
+                self.late += message.late
+            else:
+                self.late_unchecked += message.late
         return message
 
     def settle(self, message: Message) -> None:
@@ -216,6 +241,8 @@ class Inbox:
             collected=self.collected,
             malformed=self.malformed,
             unchecked=self.unchecked,
+            replayed=self.replayed,
+            late_unchecked=self.late_unchecked,
             latency_count=self.latencies.count,
             latency_mean_s=self.latencies.mean_s(),
             latency_max_s=self.latencies.max_us / 1e6,
@@ -223,6 +250,19 @@ class Inbox:
             latency_p95_s=self.latencies.quantile_s(0.95),
             latency_p99_s=self.latencies.quantile_s(0.99),
         )
+
+
+def checked_time(time_us: int | None, stamp_us: int | None) -> tuple[int | None, bool]:
+    """A publisher's time as the head's stamp bounds it, and whether it may be counted as late by it.
+
+    Nothing is published after it came to its head: a clock that is ahead is cut down to the stamp. Without a time of
+    its publisher's, a message was published when it came.
+    """
+    if stamp_us is None:
+        return time_us, False
+    if time_us is None:
+        return stamp_us, True
+    return min(time_us, stamp_us + STAMP_STEP_US), time_us >= stamp_us - CLOCK_SLACK_US
 
 
 def _nothing() -> None:

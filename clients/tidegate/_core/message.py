@@ -36,6 +36,8 @@ class Message:
         "published_us",
         "received_at",
         "redelivered",
+        "replayed",
+        "time_checked",
         "topic",
     )
 
@@ -63,8 +65,14 @@ class Message:
         self.received_at = 0.0
         """When it was handed over to the application, in seconds since 1970 by this machine's clock."""
         self.late = False
+        self.time_checked = True
+        """Whether `published_at` is a time that the head has checked, or that of a publisher with an id where no head
+        stamps: only then it counts in statistics. By a clock that is wrong nobody should be woken up."""
         self.collected = False
         """Whether it was fetched from an edge that had been away: newer ones may have come before it."""
+        self.replayed = False
+        """Whether it had been dropped, because too much waited, and an operator had it sent again. Never late: it is
+        older than any deadline."""
         self.ledgers: list[tuple[AckLedger, int]] = []
         """Where to settle it: more than one entry if RabbitMQ delivered it again before it was settled."""
         self._headers = headers
@@ -91,7 +99,8 @@ class Message:
 
     @property
     def published_at(self) -> float | None:
-        """Seconds since 1970 by the publisher's clock; None if the publisher did not say."""
+        """Seconds since 1970 by the publisher's clock, never after it came to its head where that is known; None if
+        nobody said."""
         return None if self.published_us is None else self.published_us / 1e6
 
     @property

@@ -52,6 +52,11 @@ class Statistics:
     unchecked: int = 0
     """Messages with an id of our form for which no account was checked, in a cluster that checks accounts. They were
     delivered, are counted as foreign, too, and no repetition of them is recognised."""
+    late_unchecked: int = 0
+    """Messages that came after their deadline by a time that nobody has checked, or that was found wrong; not in
+    `late`."""
+    replayed: int = 0
+    """Messages that had been dropped because too much waited, and that an operator had sent again."""
 
 
 class Histogram:

@@ -11,6 +11,7 @@ from typing import Final, Self, TypeVar
 from tidegate._core.config import Address, Backoff, Timeouts
 from tidegate._engine.control import Control
 from tidegate._io.aio import AioRuntime
+from tidegate._io.tokens import authenticated
 from tidegate_protocol.messages import ControlMessage
 
 ANSWER_S: Final = 10.0
@@ -23,7 +24,8 @@ class Asking:
 
     def __init__(self, url: str) -> None:
         self._runtime = AioRuntime()
-        self._control = Control(self._runtime, Address.parse(url), "tidegate-operator", Timeouts(), Backoff())
+        address = authenticated(Address.parse(url), None)
+        self._control = Control(self._runtime, address, "tidegate-operator", Timeouts(), Backoff())
 
     async def __aenter__(self) -> Self:
         try:

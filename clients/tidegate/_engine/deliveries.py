@@ -97,7 +97,7 @@ class Deliveries:
     def _unusual(self, delivery: Delivery) -> None:
         """A delivery while something moves, or a marker."""
         consumer, _, topic, body, message_id, headers, _, account = delivery
-        identity = self._inbox.identify(account, message_id)
+        identity = self._inbox.identify(account, message_id, headers)
         plain = parse_identity(identity) is None
         content = fingerprint(topic, body, message_id, headers, account) if plain else None
         self.intake.arrived(consumer.number, topic, identity, delivery, content)

@@ -392,6 +392,7 @@ class SubscriptionEngine:
         if isinstance(message, SubscribeReply):
             self._silence = self.problem = self._news = None
             self.inbox.checked_accounts = message.checked_accounts
+            self.inbox.checked_times = message.checked_times
             if message.awaiting:
                 silent = ", ".join(message.awaiting)
                 logger.warning(

@@ -25,10 +25,14 @@ from .._engine.runtime import ABSENT_CODES, ChannelLost, Confirm, Consumer, Retu
 from .aio_channel import CLOSE_S, AioChannel, LeanChannel, attaching, text_of
 from .aio_transport import EagerTransport, SealingTransport
 from .tls import certificate_refusal
+from .tokens import REASON, secret_of
 
 logger = logging.getLogger(__name__)
 
 FIRST_CHANNEL: Final = 1
+PLAIN: Final = "plain"
+EXTERNAL: Final = "external"
+"""How an account is known, as aiormq calls it in an address."""
 FRAME_BUFFER: Final = 1_000
 """Frames between the reader of a connection and that of a channel: enough for a socket buffer of small
 messages.
@@ -81,10 +85,28 @@ class AioConnection:
         self._socket = socket
         assert connection.transport is not None
         self._transport = connection.transport.connection
+        self._loop = asyncio.get_running_loop()
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def usable(self) -> bool:
         return not self._connection.is_closed and not self._transport.is_closed
+
+    def renew(self, token: str) -> None:
+        """See `tokens.Holder`."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._renew, token)
+
+    def _renew(self, token: str) -> None:
+        self._renewing = self._loop.create_task(self._update_secret(token))
+
+    async def _update_secret(self, token: str) -> None:
+        try:
+            await self._transport.update_secret(token, reason=REASON, timeout=CLOSE_S)
+        except (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError, asyncio.CancelledError) as error:
+            logger.warning(
+                "%s does not take a newer token; the connection ends with the last: %r", self._address, error
+            )
 
     async def open_channel(
         self, on_lost: Callable[[], None], confirm: Confirm | None = None, returned: Returned | None = None
@@ -246,14 +268,16 @@ async def _connect(
     transport: SealingTransport,
 ) -> AioConnection:
     """Connect through `transport`; raise what aio-pika raises."""
+    password = await asyncio.to_thread(secret_of, address) if address.tokens is not None else address.password
     url = aio_pika.connection.make_url(
         host=address.host,
         port=address.port,
         login=address.user,
-        password=address.password,
+        password=password,
         virtualhost=address.vhost,
         ssl=address.scheme == "amqps",
         heartbeat=heartbeat_s,
+        auth=EXTERNAL if address.by_certificate else PLAIN,
     )
     connection = aio_pika.Connection(url, ssl_context=address.tls_context(), client_properties=properties)
     connection.kwargs["transport_factory"] = transport
@@ -263,7 +287,10 @@ async def _connect(
         # Otherwise it would try to close itself when it is collected, perhaps in a thread without a loop.
         await connection.close()
         raise
-    return AioConnection(address, connection, transport)
+    opened = AioConnection(address, connection, transport)
+    if address.tokens is not None:
+        address.tokens.hold(opened)
+    return opened
 
 
 def _connect_error(address: Address, error: BaseException) -> ConnectionFailed:

@@ -90,10 +90,11 @@ class EagerTransport(SealingTransport):
     def _opening(self, url: URL) -> list[bytes]:
         # The two parts of a connection that its own methods look at; the connection itself is not at hand here.
         connection = cast(aiormq.Connection, SimpleNamespace(url=url, connection_name=None))
+        mechanism = AuthMechanism[url.query.get("auth", AuthMechanism.PLAIN.name).upper()]
         start_ok = spec.Connection.StartOk(
             client_properties=aiormq.Connection._client_properties(connection, **self._properties),
-            mechanism=AuthMechanism.PLAIN.name,
-            response=AuthMechanism.PLAIN.value(connection).marshal(),
+            mechanism=mechanism.name,
+            response=mechanism.value(connection).marshal(),
         )
         tune_ok = spec.Connection.TuneOk(
             channel_max=self._tune.channel_max, frame_max=self._tune.frame_max, heartbeat=self._heartbeat_s

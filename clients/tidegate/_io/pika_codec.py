@@ -16,7 +16,7 @@ are written at once, and pika's own writes of them are dropped (`_core.opening`)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pika
 from pika import exceptions, frame, spec
@@ -36,6 +36,8 @@ from tidegate_protocol.amqp.methods import BASIC_DELIVER, read_deliver
 
 from .._core.opening import OpeningDiffers, Tune
 
+MECHANISMS: Final = "PLAIN EXTERNAL"
+"""What a server is expected to offer before it has said so."""
 Received = Callable[[int, str, bytes, dict[str, Any], bool], None]
 """Delivery tag, routing key, body, content properties, redelivered."""
 
@@ -131,7 +133,7 @@ class CodecConnection(pika.SelectConnection):  # type: ignore[misc]
         self.emit(frame.ProtocolHeader().marshal() + b"".join(self._ahead))
 
     def _opening(self, tune: Tune) -> list[bytes]:
-        mechanism, response = self.params.credentials.response_for(spec.Connection.Start())
+        mechanism, response = self.params.credentials.response_for(spec.Connection.Start(mechanisms=MECHANISMS))
         return marshal(
             0,
             spec.Connection.StartOk(self._client_properties, mechanism, response, self.params.locale),

@@ -32,6 +32,7 @@ from .._engine.runtime import (
     new_tag,
 )
 from .pika_codec import CodecConnection, Properties, marshal
+from .tokens import REASON, secret_of
 
 if TYPE_CHECKING:
     from .threaded import ThreadRuntime
@@ -283,7 +284,7 @@ class PikaConnection:
             host=self.address.host,
             port=self.address.port,
             virtual_host=self.address.vhost,
-            credentials=pika.PlainCredentials(self.address.user, self.address.password),
+            credentials=_credentials(self.address),
             heartbeat=self._heartbeat_s,
             ssl_options=pika.SSLOptions(context, self.address.host) if context else None,
             connection_attempts=1,
@@ -308,6 +309,16 @@ class PikaConnection:
         if not answered:
             self._error = TimeoutError()
             raise TimeoutError(f"can't connect within {timeout_s:g} s")
+        if self.address.tokens is not None:
+            self.address.tokens.hold(self)
+
+    def renew(self, token: str) -> None:
+        """See `tokens.Holder`."""
+        self.runtime.loop.add_callback_threadsafe(lambda: self._renew(token))
+
+    def _renew(self, token: str) -> None:
+        if self.usable:
+            self.pika.update_secret(token, REASON)
 
     async def attach_first(self) -> PikaChannel | None:
         """Wait for the consumer that was written with the opening; None if there was none."""
@@ -359,6 +370,12 @@ class PikaConnection:
     def _closed(self, _: Any, error: BaseException) -> None:
         self._error = error
         self._ended.set()
+
+
+def _credentials(address: Address) -> pika.PlainCredentials | pika.credentials.ExternalCredentials:
+    if address.by_certificate:
+        return pika.credentials.ExternalCredentials()
+    return pika.PlainCredentials(address.user, secret_of(address))
 
 
 def attaching(number: int, consumer: Consumer, tag: str) -> list[bytes]:

@@ -117,6 +117,21 @@ def decode_headers(data: bytes, offset: int, end: int) -> dict[str, Any]:
     return headers if offset == end else UnreadableHeaders(f"more than {HEADERS_MAX} headers")
 
 
+def find_header(data: bytes, offset: int, end: int, wanted: str) -> tuple[int, int] | None:
+    """Where the first header of this name has its value, from its type on; None if there is none that can be found."""
+    try:
+        for _ in range(HEADERS_MAX):
+            if offset >= end:
+                break
+            name, start = _short_text(data, offset, end)
+            _, offset = _decode_value(data, start, end)
+            if name == wanted:
+                return start, offset
+    except (_Malformed, IndexError, struct.error):
+        return None
+    return None
+
+
 def _decode_value(data: bytes, offset: int, end: int) -> tuple[Any, int]:
     kind = data[offset]
     offset += 1

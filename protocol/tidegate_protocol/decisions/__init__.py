@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from ..parts import RATE_MAX
-from . import brokers, insights, load, moves, places, publishers, rights, sessions
+from . import brokers, drops, insights, load, moves, places, publishers, rights, sessions
 from .base import (
     NO_REASON,
     Cause,
@@ -60,6 +60,7 @@ from .brokers import (
     RoutesRefusal,
     RoutesRefused,
 )
+from .drops import DropReason, DropsPurged, DropsReplayed, MessagesDropped, ReplayOutcome
 from .insights import InsightEnd, InsightOver, InsightRefusal, InsightRefused, InsightTaken, InsightTold
 from .load import (
     AlarmOutcome,
@@ -148,7 +149,7 @@ ITEMS_MAX: Final = 128
 
 DECISIONS: Final[tuple[type[Decision], ...]] = tuple(
     record
-    for module in (load, sessions, moves, places, publishers, brokers, insights, rights)
+    for module in (load, sessions, moves, places, publishers, brokers, insights, rights, drops)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, Decision) and record.__module__ == module.__name__
 )

@@ -259,3 +259,7 @@ def no_tree(migration: str) -> Refusal:
 
 def expected_from(head: str) -> Refusal:
     return _refusal(_CONFLICT, f"publishers are expected from {head} already")
+
+
+def replay_of_all() -> Refusal:
+    return _refusal(RefusalReason.INVALID, "a replay is for one subscriber: name it", "subscriber")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate._core.delivery import AckLedger
-from tidegate._core.inbox import MALFORMED_LOG_S, Inbox
+from tidegate._core.inbox import MALFORMED_LOG_S, Inbox, checked_time
 from tidegate._core.statistics import Histogram
 from tidegate_protocol.amqp.content import UnreadableHeaders
 
@@ -89,6 +89,68 @@ def test_what_was_collected_is_marked_and_counted() -> None:
     assert not inbox.receive(ledger, 3, "t", b"", "p~1:t:0", None, False, 0.0, collected=True)
     assert [message.collected for message in inbox.buffer] == [False, True]
     assert inbox.statistics(0.0).collected == 1
+
+
+def test_what_an_edge_replays_has_its_publishers_account_is_never_late_and_comes_once() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    inbox.checked_accounts = True
+    ledger = inbox.open_ledger()
+    sent = {"tidegate-published-us": 1_000_000}
+    again = {**sent, "tidegate-replayed": "out.siren.0", "tidegate-account": "buoy"}
+    assert inbox.receive(ledger, 1, "t", b"", "p~1:t:1", sent, False, 0.0, account="buoy")
+    assert inbox.receive(ledger, 2, "t", b"", "p~1:t:0", again, False, 0.0, account="broker.edge-1")
+    assert not inbox.receive(ledger, 3, "t", b"", "p~1:t:0", again, False, 0.0, account="broker.edge-1")
+    first, replayed = (inbox.hand_over(message, 100.0) for message in list(inbox.buffer))
+    assert (first.replayed, first.late) == (False, True)
+    assert (replayed.account, replayed.replayed, replayed.late) == ("buoy", True, False)
+    statistics = inbox.statistics(0.0)
+    assert (statistics.replayed, statistics.late, statistics.duplicates, statistics.latency_count) == (1, 1, 1, 1)
+
+
+def test_a_publisher_can_not_pass_for_an_edge_that_replays() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    inbox.checked_accounts = True
+    forged = {"tidegate-published-us": 1, "tidegate-replayed": "out.siren.0", "tidegate-account": "buoy"}
+    assert inbox.receive(inbox.open_ledger(), 1, "t", b"", "p~1:t:0", forged, False, 0.0, account="rival")
+    assert (inbox.buffer[0].account, inbox.buffer[0].replayed) == ("rival", False)
+    assert inbox.identify("rival", "p~1:t:0", forged) == "rival\0p~1:t:0"
+    assert inbox.identify("broker.edge-1", "p~1:t:0", forged) == "buoy\0p~1:t:0"
+
+
+@pytest.mark.parametrize(
+    ("time_us", "stamp_us", "told"),
+    [
+        (9_000_000, 9_000_500, (9_000_000, True)),
+        (9_000_999, 9_000_000, (9_000_999, True)),
+        (90_000_000, 9_000_000, (9_001_000, True)),
+        (None, 9_000_000, (9_000_000, True)),
+        (4_000_000, 9_000_000, (4_000_000, True)),
+        (3_999_999, 9_000_000, (3_999_999, False)),
+        (9_000_000, None, (9_000_000, False)),
+        (None, None, (None, False)),
+    ],
+)
+def test_a_publishers_time_is_bounded_by_the_heads(
+    time_us: int | None, stamp_us: int | None, told: tuple[int | None, bool]
+) -> None:
+    assert checked_time(time_us, stamp_us) == told
+
+
+def test_lateness_by_a_clock_that_nobody_checked_counts_apart() -> None:
+    inbox = Inbox(1.0, False, 8, 10)
+    ledger = inbox.open_ledger()
+    receive(inbox, ledger, 1, 0)
+    inbox.receive(ledger, 2, "t", b"", None, {"tidegate-published-us": 1}, False, 0.0)
+    inbox.checked_times = True
+    receive(inbox, ledger, 3, 1)
+    messages = [inbox.hand_over(message, 100.0) for message in list(inbox.buffer)]
+    assert [(message.late, message.time_checked) for message in messages] == [
+        (True, True),
+        (True, False),
+        (True, False),
+    ]
+    statistics = inbox.statistics(0.0)
+    assert (statistics.late, statistics.late_unchecked, statistics.latency_count) == (1, 2, 1)
 
 
 def test_foreign_messages_are_delivered_and_counted() -> None:

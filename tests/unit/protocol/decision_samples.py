@@ -148,7 +148,12 @@ RIGHTS: Final[tuple[d.Decision, ...]] = (
     d.SubscriptionRevoked("siren-7", "alert.*", "edge-1", Verdict.NO_RIGHT, session=SESSION),
     d.RulesTaken("edge-1", 12, 3, session=SESSION),
 )
-SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS, *RIGHTS)
+DROPS: Final[tuple[d.Decision, ...]] = (
+    d.MessagesDropped(QUEUE, d.DropReason.LIMIT, 120, 4000, session=SESSION),
+    d.DropsReplayed(QUEUE, d.ReplayOutcome.NOT_READING, 20, 100, "gone", session=SESSION),
+    d.DropsPurged(QUEUE, 120, session=SESSION),
+)
+SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS, *RIGHTS, *DROPS)
 
 
 def golden_text(sample: d.Decision) -> str:

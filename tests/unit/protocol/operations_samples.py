@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate_protocol import decisions as d
+from tidegate_protocol import drops
 from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
 from tidegate_protocol import operations as o
@@ -83,6 +84,8 @@ BROKER: Final = o.BrokerState(
     queues=(QUEUE,),
     slow=("out.chart-1.0",),
     infeasible=("out.far-1.0",),
+    dropped=12,
+    dropping=("out.siren-7.2",),
     alarms=("memory",),
 )
 SESSION: Final = o.SessionState(
@@ -193,5 +196,37 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
     ),
     o.RehearseReply(
         rehearsal=o.Rehearsal(edge="edge-1", state=m.LoadState.LOW, nothing=o.NothingDue.NO_DANGER, closest=QUEUE)
+    ),
+    drops.DropsRequest(order=drops.DropsOrder.REPLAY, edge="edge-1", subscriber="siren-7", number=2),
+    drops.DropsReply(
+        outputs=(
+            drops.DroppedOutput(
+                edge="edge-1",
+                queue="out.siren-7.2",
+                reasons={d.DropReason.LIMIT: 120},
+                held=100,
+                held_bytes=40_000,
+                latest_ago_us=2_000_000,
+                replaying=True,
+                replayed=20,
+                outcome=d.ReplayOutcome.NOT_READING,
+            ),
+        ),
+        messages=(
+            drops.DroppedMessage(
+                edge="edge-1",
+                queue="out.siren-7.2",
+                topic="alert.quake.north.1",
+                reason=d.DropReason.LIMIT,
+                message_id="buoy~1:alert.quake.north.1:7",
+                account="buoy",
+                size_bytes=400,
+                preview="M 7.1",
+            ),
+        ),
+        begun=1,
+        purged=3,
+        missing=("edge-9",),
+        without=("edge-8",),
     ),
 )

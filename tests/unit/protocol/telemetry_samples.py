@@ -151,6 +151,7 @@ SAMPLES: Final[tuple[t.TelemetryRecord, ...]] = (
         elapsed_us=10_000_400,
         received=200,
         late=2,
+        late_unchecked=1,
         duplicates=1,
         reordered=1,
         missing=4,

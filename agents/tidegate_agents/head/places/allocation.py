@@ -170,6 +170,7 @@ class Allocations:
                 head=place.head,
                 head_url=place.head_url,
                 checked_accounts=self._context.accounts.allowed,
+                checked_times=self._context.config.checked_times,
             ),
         )
         self._context.decide(SentAfter(*client, place.head, place.edge))
@@ -360,6 +361,7 @@ class Allocations:
             queue=output_queue(*key),
             awaiting=tuple(sorted(allocation.awaiting)),
             checked_accounts=context.accounts.allowed,
+            checked_times=context.config.checked_times,
         )
         context.reply(allocation.replies, reply)
         if allocation.decision is not None:

@@ -43,6 +43,7 @@ class _TopicDeliveries:
 
     received: int = 0
     late: int = 0
+    late_unchecked: int = 0
     duplicates: int = 0
     reordered: int = 0
     missing: int = 0
@@ -75,6 +76,7 @@ class DeliveryMetrics(Collector):
         self._remember(deadline_s)
         seen.received += digest.received
         seen.late += digest.late
+        seen.late_unchecked += digest.late_unchecked
         seen.duplicates += digest.duplicates
         seen.reordered += digest.reordered
         seen.deadline_s = min(seen.deadline_s, deadline_s)
@@ -135,6 +137,11 @@ class DeliveryMetrics(Collector):
         for name, text, field_name in (
             ("received", "Messages handed to applications", "received"),
             ("late", "Of those, after their deadline", "late"),
+            (
+                "late_unchecked",
+                "Not among those: after their deadline by a clock that was not checked",
+                "late_unchecked",
+            ),
             ("duplicate", "Messages that came again and were not handed over", "duplicates"),
             ("reordered", "Messages that came after later ones of their publisher", "reordered"),
         ):

@@ -17,8 +17,8 @@ from tidegate_agents.config import EdgeConfig as AgentConfig
 from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_agents.load.states import THRESHOLDS
-from tidegate_agents.machine import EdgeSampled, Started
-from tidegate_protocol.decisions import BY_KIND
+from tidegate_agents.machine import DropCount, DropsCounted, EdgeSampled, Started
+from tidegate_protocol.decisions import BY_KIND, DropReason
 from tidegate_protocol.decisions import LABELS as REASONS
 from tidegate_protocol.messages import Capacity, Subscription
 from tidegate_protocol.parts import LoadState
@@ -29,6 +29,7 @@ from ...sensing.trips import ProbedTrip
 from ..counters import BrokerMetrics
 from ..telemetry.gauges import TelemetryMetrics
 from .deliveries import DeliveryMetrics
+from .drops import DropMetrics
 from .load import EdgeLoadMetrics, HeadLoadMetrics
 from .records import HeadRecordMetrics, RecordMetrics
 
@@ -51,8 +52,8 @@ PARTS: Final = {
     "session": "decisions", "sessions": "decisions", "migration": "decisions", "migrations": "decisions",
     "prediction": "decisions", "balancing": "decisions", "edge": "link", "neighbour": "link", "routes": "link",
     "requests": "control", "connection": "control", "rules": "control", "rabbitmq": "sensing",
-    "record": "telemetry", "agent": "process",
-    "build": "process", "event": "process", "actions": "process", "publishers": "broker",
+    "record": "telemetry", "agent": "process", "build": "process", "event": "process", "actions": "process",
+    "publishers": "broker", "dropped": "output",
 }  # fmt: skip
 """Under which heading the parts go that have none of their own."""
 ROLES: Final = {
@@ -65,7 +66,7 @@ ROLES: Final = {
 """Of what both kinds of brokers have, and only one ever sets."""
 LABELS: Final = (
     ("`topic`", "a topic pattern that somebody subscribes to: at most `topic_series_max` of them, the rest is `other`"),
-    ("`queue`", "an output queue: the `output_series_max` with most waiting"),
+    ("`queue`", "an output queue: the `output_series_max` with most waiting, or with most dropped"),
     ("`resource`", "`uplink`, `downlink`, `matching`; of alarms `memory`, `disk`, `file-descriptors`"),
     ("`state`", "`LOW`, `HIGH`, `OVERLOAD`, `N/A`; of a link's shovel `running`, `starting`, `terminated`, `missing`"),
     ("`clients`", "`subscribers`, `publishers`"),
@@ -73,6 +74,7 @@ LABELS: Final = (
     ("`decision`", f"one of {len(BY_KIND)} kinds: " + ", ".join(f"`{kind}`" for kind in sorted(BY_KIND))),
     ("`reason`", f"of decisions, sessions and moves one of {len(REASONS)}: "
      + ", ".join(f"`{reason}`" for reason in sorted(REASONS))),
+    ("`reason` of dropped messages", ", ".join(f"`{reason}`" for reason in DropReason)),
     ("`reason` of refusals", "`no-edge`, `not-ready`, `unknown`, `conflict`, `limit`, `invalid`, `failed`, "
      "`not-allowed`"),
     ("`reason` of dropped records", "`buffer-full`, `unconfirmed`, `refused`, `too-large`, `too-many`, `stopped`"),
@@ -196,6 +198,8 @@ def _edge() -> CollectorRegistry:
     agent.handle(EdgeSampled(broker, (sample,)), 1.0)
     sensed = Sensed(broker, (sample,))
     registry.register(EdgeLoadMetrics(agent, sensed, THRESHOLDS, 1))
+    agent.handle(DropsCounted((DropCount("out.s.0", DropReason.LIMIT, 1),)), 2.0)
+    registry.register(DropMetrics(agent.drops, 1))
     registry.register(SensedCollector(sensed, _trips, lambda: 1e6, lambda queue: 1.0, 1))
     return registry
 
@@ -261,7 +265,7 @@ alerts rest on, and the usual ends of sessions and moves, are there from the beg
 _BOUNDS: Final = """
 ## How many series there are
 
-What clients choose does not decide it. An edge has at most 10 · (`topic_series_max` + 1) for topics and 6 ·
+What clients choose does not decide it. An edge has at most 10 · (`topic_series_max` + 1) for topics and 7 ·
 `output_series_max` for queues, a head at most 45 · (`topic_series_max` + 1) for topics; both have a few hundred
 others, most of them one per kind of control message and per kind of decision with its reason that have occurred.
 """
