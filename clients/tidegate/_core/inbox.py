@@ -26,6 +26,7 @@ from typing import Any, Final
 from tidegate_protocol.amqp.content import UnreadableHeaders
 from tidegate_protocol.form import published_us, stamped_us
 from tidegate_protocol.ids import MessageId
+from tidegate_protocol.names import LINK_ACCOUNT_START
 
 from .delivery import AckLedger, Deduplicator, Verdict
 from .identity import identity_of, is_replayed, replayed_account
@@ -117,7 +118,7 @@ class Inbox:
         """Take a delivery. Returns whether it went into the buffer.
 
         `collected`: it was fetched from an edge that had been away, and may come after newer ones. `account`: who
-        published it, as RabbitMQ has checked.
+        published it, as RabbitMQ has checked; that of a link, which has written its own over it, is none.
         """
         ledger.last = tag
         replayed = is_replayed(account, headers, self.checked_accounts)
@@ -135,6 +136,8 @@ class Inbox:
             return False
         if type(headers) is UnreadableHeaders:
             self._note_malformed(topic, message_id, headers.reason, now)
+        if (identity is None or identity is message_id) and account and account.startswith(LINK_ACCOUNT_START):
+            account = None
         if verdict is Verdict.FOREIGN:
             if identity is None and MessageId.parse(message_id) is not None:
                 self.unchecked += 1

@@ -17,6 +17,7 @@ from tidegate_protocol.amqp.publications import encode_account
 
 ID = "buoy~1:t.a:7"
 VICTIM, RIVAL = "buoy", "rival"
+LINK = "link.head"
 
 
 def test_identities_of_different_accounts_differ_whatever_the_ids_are() -> None:
@@ -40,6 +41,8 @@ def test_identities_of_different_accounts_differ_whatever_the_ids_are() -> None:
         ("", ID, True, None),
         (VICTIM, None, True, None),
         (None, f"{VICTIM}\0{ID}", False, None),
+        (LINK, ID, True, None),
+        (LINK, ID, False, ID),
     ],
 )
 def test_what_a_delivery_is_known_by(
@@ -111,6 +114,16 @@ def test_a_repetition_is_acknowledged_with_its_original_and_not_with_a_rivals() 
     assert reader.inbox.acknowledgements(reader.ledger, final=True) == [(2, False)]
     original.ack()
     assert reader.inbox.acknowledgements(reader.ledger, final=True) == [(3, True)]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_account_that_a_link_has_written_over_the_publishers_is_none(checked: bool) -> None:
+    reader = Reader(checked=checked)
+    first, again = reader.take(0, LINK), reader.take(0, LINK)
+    assert first is not None
+    assert first.account is None
+    assert (again is None) is not checked
+    assert reader.inbox.unchecked == (2 if checked else 0)
 
 
 def test_a_publication_keeps_the_account_it_was_admitted_with() -> None:
