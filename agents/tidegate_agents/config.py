@@ -6,12 +6,14 @@ field here, so that a refusal can name it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_protocol.messages import Capacity
 
 from .load.threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
+from .quotas import AccountQuota
 
 SILENT_PERIODS_MAX: Final = 3
 """Whoever has not been heard of for this many periods is not alive: state is soft."""
@@ -134,6 +136,16 @@ class HeadConfig:
     word."""
     capacity: Capacity = field(default_factory=Capacity)
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
+    quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By account."""
+    tenant_quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By tenant, for all of its accounts together."""
+    quota_default: AccountQuota | None = None
+    """Of every other account; None: no quota."""
+    exempt_accounts: frozenset[str] = frozenset()
+    """Accounts without a quota: the one that this head itself uses."""
+    has_warden: bool = False
+    """Whether accounts that flood can be kept out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,5 +164,7 @@ class EdgeConfig:
     pending_max: int = 2_000
     draining: bool = False
     balancing: BalancingConfig = field(default_factory=BalancingConfig)
+    quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By account."""
     passes_accounts: bool = False
     """Whether the account of its link may pass on the accounts of publishers."""

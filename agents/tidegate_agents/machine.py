@@ -18,10 +18,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidegate_protocol.balancing.loads import PieLocal
-from tidegate_protocol.decisions import Decision, FloodingPublisher
+from tidegate_protocol.decisions import Decision, FloodingAccount, FloodingPublisher, UntrueReports
 from tidegate_protocol.messages import ControlMessage, Subscription
 
-from .load.metrics import BrokerSample, PublisherSample, SubscriptionSample
+from .load.metrics import AccountSample, BrokerSample, PublisherSample, SubscriptionSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class MessageReceived:
 
     message: ControlMessage
     reply_to: ReplyAddress | None = None
+    account: str = ""
+    """The sender's, as RabbitMQ has checked it; empty where it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,10 @@ class HeadSampled:
     neighbour_round_trip_s: Mapping[str, float] = field(default_factory=dict)
     unheard: frozenset[str] = frozenset()
     """Publishers of whom nothing new was heard in that period: what stands for them is as in the sample before."""
+    accounts: tuple[AccountSample, ...] | None = None
+    """What RabbitMQ has measured anew of the accounts that send something; None where nothing new was measured."""
+    untrue: tuple[UntrueReports, ...] = ()
+    """Reports that are not in `publishers` as they were sent: what was measured speaks against them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +364,18 @@ class DisconnectPublisher:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepOut:
+    """Close all connections of an account and take no new ones for a lease; then let it in again, without being told.
+
+    Refused (`ActionFailed`) where nobody here may do that.
+    """
+
+    account: str
+    lease_s: float
+    found: FloodingAccount
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A decision, for the log and for whoever asks why."""
 
@@ -384,6 +402,7 @@ Action = (
     | LimitOutput
     | SampleSoon
     | DisconnectPublisher
+    | KeepOut
     | Record
 )
 

@@ -13,6 +13,7 @@ from tidegate_agents.config import HeadConfig as AgentConfig
 from tidegate_agents.config import NeighbourConfig
 from tidegate_agents.head.agent import HeadAgent
 from tidegate_agents.machine import FenceArrived, LinkKind
+from tidegate_agents.quotas import AccountQuota
 from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import (
     ANSWER_KEY,
@@ -28,6 +29,7 @@ from tidegate_protocol.names import (
 from .access.admission import Admission
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
+from .observe.exporting.quotas import QuotaMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
 from .plane.fences import FenceWatch
 from .plane.head import HeadPlane
@@ -35,9 +37,11 @@ from .plane.worker import PlaneWorker
 from .process import BrokerProcess, Parts, main, new_metrics
 from .rabbit.control import ControlChannel, ControlInbox
 from .rabbit.management import Management
+from .rabbit.warden import Warden
 from .runtime import Runtime
 from .sensing.senses import Senses, head_senses
 from .settings.options import HeadConfig
+from .settings.quotas import account_quotas, tenant_quotas
 
 ROUTINE_PERIODS = 5
 """How many periods lie between two looks at the links."""
@@ -65,9 +69,15 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
             checked_accounts=config.accounts == "checked",
             capacity=config.capacity,
             balancing=config.for_agents,
+            quotas=account_quotas(config.quotas),
+            tenant_quotas=tenant_quotas(config.quotas),
+            quota_default=AccountQuota(),
+            exempt_accounts=frozenset({config.url.credentials[0]}),
+            has_warden=config.warden_url is not None,
         )
     )
     runtime = Runtime(agent, metrics)
+    warden = Warden(Management(config.warden_url, config.url.vhost)) if config.warden_url is not None else None
     plane = HeadPlane(
         name=config.name,
         url=config.url,
@@ -76,6 +86,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         link_prefetch=config.link_prefetch,
         link_authorities=config.link_authorities,
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
+        warden=warden,
     )
     _count_routes(plane, metrics)
     look = partial(_look_at_links, plane, metrics)
@@ -98,6 +109,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
     _report_to(telemetry, senses, config)
+    metrics.registry.register(QuotaMetrics(lambda: agent.quotas))
     metrics.registry.register(HeadLoadMetrics(senses.sensed, lambda: telemetry.decisions.state, lambda: agent.paused))
     return Parts(
         runtime,
@@ -107,7 +119,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=senses.tasks,
+        senses=(*senses.tasks, *((warden.run,) if warden is not None else ())),
         telemetry=telemetry,
     )
 

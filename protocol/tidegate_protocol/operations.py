@@ -22,7 +22,7 @@ from pydantic import Field
 
 from .balancing.loads import BrokerLoad, MetricReport
 from .balancing.sessions import Candidate, PlannedMove
-from .decisions import AnyDecision, BundleMove, Cause, Effect, Finding, PlanOutcome, Rejected, UnknownDecision
+from .decisions import AnyDecision, BundleMove, Cause, Effect, Finding, PlanOutcome, Quota, Rejected, UnknownDecision
 from .insight import InsightState
 from .parts import Capacity, Id, LoadState, Message, Micros, Name, Part, Text
 
@@ -33,6 +33,7 @@ SUBSCRIPTIONS_TOLD_MAX: Final = 100
 DECISIONS_TOLD_MAX: Final = 1_000
 SESSIONS_TOLD_MAX: Final = 50
 CULPRITS_TOLD_MAX: Final = 50
+QUOTAS_TOLD_MAX: Final = 100
 NAMES_TOLD_MAX: Final = 50
 """Of slow subscribers, infeasible subscriptions, and the like."""
 
@@ -174,6 +175,21 @@ class Culprit(Part):
     """What was found; of a slow subscriber, with the numbers of this moment."""
 
 
+class QuotaUse(Part):
+    """What an account, or all accounts of a tenant, use of one quota."""
+
+    account: Annotated[str, Field(max_length=255)] = ""
+    """Empty where it is the quota of a tenant."""
+    tenant: Annotated[str, Field(max_length=255)] = ""
+    quota: Quota
+    used: float
+    limit: float
+
+    @property
+    def share(self) -> float:
+        return self.used / self.limit if self.limit > 0.0 else 1.0
+
+
 class EdgeStatus(Part):
     """An edge as its head knows it without asking."""
 
@@ -225,6 +241,8 @@ class OverviewReply(Message):
     """Edges that did not answer."""
     insight: InsightState | None = None
     """The one in force."""
+    quotas: Annotated[tuple[QuotaUse, ...], Field(max_length=QUOTAS_TOLD_MAX)] = ()
+    """The most used first."""
 
 
 # Explaining.

@@ -75,5 +75,7 @@ def _process(node: RabbitNode, folder: Path, role: str, accounts: str) -> Proces
     }
     file = folder / "whole.toml"
     more = "".join(f"{option} = {json.dumps(value)}\n" for option, value in options.items())
-    file.write_text(more + (folder / "broker.toml").read_text())
+    # A node of the tests has its management API at a port of its own.
+    written = (folder / "broker.toml").read_text().replace(":15672", f":{node.management_port}")
+    file.write_text(more + written)
     return Process(role, file, folder / "log")

@@ -26,6 +26,7 @@ from tidegate_protocol.messages import (
     SubscribeRequest,
     UnsubscribeRequest,
 )
+from tidegate_protocol.operations import QuotaUse
 from tidegate_protocol.rendering import refusals
 
 from ..config import HeadConfig
@@ -66,6 +67,7 @@ from .places.ledger import Operation
 from .places.placing import Placing
 from .places.preparations import Preparations
 from .places.removals import Removals
+from .publishers.accounts import AccountDefence
 from .publishers.arriving import PublisherArrivals
 from .publishers.defence import Defence
 from .publishers.leaving import PublisherMoves
@@ -88,6 +90,7 @@ class HeadAgent:
         paths = Paths(context)
         publishers = Publishers(context, paths)
         defence = Defence(context, publishers)
+        account_defence = AccountDefence(context)
         publisher_moves = PublisherMoves(context, neighbours, publishers, defence)
         arrivals = PublisherArrivals(context, publisher_moves)
         loads = HeadLoads(context, publisher_moves, arrivals)
@@ -110,8 +113,9 @@ class HeadAgent:
         self._acceptances = Acceptances(context, preparations, sessions, guests, endings)
         # Clients and operators
         self._allocations = Allocations(context, edges, neighbours, migrations, knowledge, placing, doubts)
-        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights)
+        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights, account_defence)
         self._parts = (
+            *(context.accounts, account_defence),
             *(publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations, sessions),
             *(drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood, remote_steps),
             *(candidates, room, endings, self._acceptances, operations, insights),
@@ -147,6 +151,11 @@ class HeadAgent:
         return self._context.paused
 
     @property
+    def quotas(self) -> tuple[QuotaUse, ...]:
+        """What accounts and tenants use of their quotas, the most used first."""
+        return self._context.accounts.uses()
+
+    @property
     def story(self) -> list[Decision]:
         """The recent decisions, oldest first."""
         return self._context.chronicle.decisions
@@ -155,6 +164,7 @@ class HeadAgent:
         """Take one event at time `now` (seconds, monotonic) and say what is to be done."""
         context, dispatch = self._context, self._dispatch
         context.now = now
+        context.account = event.account if isinstance(event, MessageReceived) else ""
         if isinstance(event, ActionFailed):
             context.decide(ActionRefused(type(event.action).__name__, event.problem))
         if not dispatch.lead(event, context.requests):

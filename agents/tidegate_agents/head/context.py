@@ -15,6 +15,7 @@ from ..config import HeadConfig
 from ..kit.outbox import Outbox
 from ..topics.routes import RouteTable
 from ..topics.waits import Waits
+from .accounts import Accounts
 from .bindings import Bindings
 from .moving.cooldowns import Cooldowns
 from .moving.promises import Promises
@@ -35,6 +36,9 @@ class HeadContext(Outbox):
         self.bindings = Bindings(self, self.routes, self.waits, config.reply_timeout_s)
         self.promises = Promises()
         self.cooldowns = Cooldowns()
+        self.account = ""
+        """The account of the message that is being handled, as RabbitMQ has checked it; empty where it names none."""
+        self.accounts = Accounts(self)
         self.started_s = 0.0
         self.stopping = False
         self.paused = False

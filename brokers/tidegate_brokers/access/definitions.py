@@ -16,6 +16,8 @@ from typing import Any, Final
 from .roles import Account
 
 SALT_BYTES: Final = 4
+QUEUES_MAX: Final = 100_000
+"""Of one virtual host: more than brokers ever need, and less than RabbitMQ can hold."""
 HASHING: Final = "rabbit_password_hashing_sha256"
 
 
@@ -29,7 +31,14 @@ def exchange_definitions(vhost: str, accounts: Sequence[Account]) -> dict[str, A
     """One virtual host, and the exchanges whose keys are somebody's right; brokers find them as they declare them."""
     names = sorted({rights.exchange for account in accounts for rights in account.topics})
     form = {"vhost": vhost, "type": "topic", "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
-    return {"vhosts": [{"name": vhost}], "exchanges": [{"name": name, **form} for name in names]}
+    return {
+        "vhosts": [{"name": vhost}],
+        "exchanges": [{"name": name, **form} for name in names],
+        # Clients may declare queues for answers, and user limits know no queues.
+        "parameters": [
+            {"vhost": vhost, "component": "vhost-limits", "name": "limits", "value": {"max-queues": QUEUES_MAX}}
+        ],
+    }
 
 
 def account_definitions(vhost: str, accounts: Sequence[Account], passwords: Mapping[str, str]) -> dict[str, Any]:
@@ -41,6 +50,7 @@ def account_definitions(vhost: str, accounts: Sequence[Account], passwords: Mapp
                 "password_hash": password_hash(passwords[account.user]),
                 "hashing_algorithm": HASHING,
                 "tags": list(account.tags),
+                "limits": dict(account.limits),
             }
             for account in accounts
         ],

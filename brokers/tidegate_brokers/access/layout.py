@@ -18,6 +18,11 @@
     name = "siren"                  # may call itself siren, siren-1, siren-north, …
     publish = false
     subscribe = true
+    tenant = "coast"                # whose it is; left out: nobody's
+    quota = { subscriptions = 50 }  # what it may use; the rest as in default_quota
+
+    [default_quota]                 # what every client may use; the rest by default
+    messages_per_s = 1_000
 
     [[operator]]
     name = "operator"
@@ -44,8 +49,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import TopologyError
 from ..settings.options import Name, Options
+from ..settings.quotas import QuotaEntry, QuotaOptions
 from .names import owns
 from .roles import (
+    WARDEN,
     Account,
     analyst_at_head,
     client_at_head,
@@ -57,6 +64,7 @@ from .roles import (
     neighbour_at_head,
     operator_at_head,
     subscriber_at_edge,
+    warden_at_head,
 )
 
 
@@ -105,6 +113,9 @@ class Client(Options):
     name: Name
     publish: bool = False
     subscribe: bool = False
+    tenant: Name | None = None
+    quota: QuotaOptions | None = None
+    """What it may use; what is left out is as in `default_quota`."""
 
 
 class Person(Options):
@@ -123,6 +134,8 @@ class Layout(Options):
     operator: tuple[Person, ...] = ()
     analyst: tuple[Person, ...] = ()
     secret: tuple[Person, ...] = ()
+    default_quota: Annotated[tuple[QuotaOptions, ...], Field(max_length=1)] = ()
+    """What every client may use, unless its own quota says otherwise."""
 
     @classmethod
     def load(cls, *files: Path) -> Layout:
@@ -152,6 +165,8 @@ class Layout(Options):
         for link in self.link:
             if not heads.keys() >= set(link.between) or len(set(link.between)) < len(link.between):
                 raise ValueError(f"there is no link between {' and '.join(link.between)}: name two heads")
+        if WARDEN in self.people:
+            raise ValueError(f"{WARDEN} is the name of the account that keeps others out; choose another")
         for one, other in permutations(self.people, 2):
             if owns(one, other):
                 raise ValueError(f"the account {one} could use the name {other}, which is another account's")
@@ -162,6 +177,13 @@ class Layout(Options):
         """All accounts that are not brokers'."""
         clients = tuple(client.name for client in self.client)
         return clients + tuple(person.name for person in (*self.operator, *self.analyst))
+
+    def quota_of(self, client: Client) -> QuotaEntry:
+        """What a client may use."""
+        values: dict[str, Any] = {"account": client.name, "tenant": client.tenant}
+        for given in (*self.default_quota, *((client.quota,) if client.quota is not None else ())):
+            values |= given.model_dump(include=given.model_fields_set)
+        return QuotaEntry.model_validate(values)
 
     @property
     def places(self) -> tuple[HeadPlace | EdgePlace, ...]:
@@ -200,8 +222,10 @@ class Layout(Options):
         for neighbour in self.neighbours(head):
             yield neighbour_at_head(neighbour.name, head.name, head.cluster)
             yield link_at_head(neighbour.name)
+        yield warden_at_head()
         for client in self.client:
-            yield client_at_head(client.name, publishes=client.publish)
+            account = client_at_head(client.name, publishes=client.publish)
+            yield replace(account, limits=self.quota_of(client).user_limits)
         for operator in self.operator:
             yield operator_at_head(operator.name)
         for analyst in self.analyst:
@@ -212,4 +236,4 @@ class Layout(Options):
         yield link_at_edge(edge.head)
         for client in self.client:
             if client.subscribe:
-                yield subscriber_at_edge(client.name)
+                yield replace(subscriber_at_edge(client.name), limits=self.quota_of(client).user_limits)

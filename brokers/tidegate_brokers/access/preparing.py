@@ -31,7 +31,7 @@ from ..settings.urls import DEFAULT_PORTS, ServerUrl
 from .definitions import account_definitions, exchange_definitions
 from .layout import EdgePlace, HeadPlace, Layout
 from .prometheus import login_files
-from .roles import broker_user, link_user
+from .roles import WARDEN, broker_user, link_user
 
 PASSWORD_BYTES: Final = 24
 PASSWORD_LENGTH_MIN: Final = 12
@@ -40,6 +40,8 @@ MEMORY_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}RABBITMQ_MEMORY"
 UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
+TABLES: Final = ("neighbours", "quotas")
+"""Options of a broker that are lists of tables."""
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
 """RabbitMQ reads as another user; there are only hashes in it."""
@@ -200,7 +202,9 @@ class Access:
             "cluster": head.cluster,
             "url": self._url(head, user),
             "client_names": "own",
+            "warden_url": self._warden_url(head),
             **self._broker_tls(),
+            "quotas": self._quotas(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
                 for other in self._layout.neighbours(head)
@@ -216,7 +220,16 @@ class Access:
             "head_url": self._url(head, user),
             "link_url": self._url(edge, link_user(head.name)),
             **self._broker_tls(),
+            "quotas": self._quotas(),
         }
+
+    def _quotas(self) -> list[dict[str, Any]]:
+        entries = [self._layout.quota_of(client) for client in self._layout.client]
+        return [entry.model_dump(exclude_none=True, exclude={"publish"}) for entry in entries]
+
+    def _warden_url(self, head: HeadPlace) -> str:
+        url = ServerUrl(self._web, head.host, DEFAULT_PORTS[self._web], WARDEN, self._passwords[WARDEN])
+        return url.reveal()
 
     def _address(self, head: HeadPlace) -> ServerUrl:
         """As clients reach it: the settings of heads are the same for all, their addresses are not."""
@@ -231,9 +244,10 @@ class Access:
 
 def _toml(values: Mapping[str, Any]) -> str:
     # JSON's strings, numbers and lists are TOML's, too; only tables are not.
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key != "neighbours"]
-    for table in values.get("neighbours", ()):
-        lines += ["", "[[neighbours]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in TABLES]
+    for name in TABLES:
+        for table in values.get(name, ()):
+            lines += ["", f"[[{name}]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 

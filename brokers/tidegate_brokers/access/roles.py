@@ -17,7 +17,8 @@ RabbitMQ can't know whether a request to a head names a client of its sender; th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_protocol.names import (
@@ -63,6 +64,11 @@ head.
 """
 
 
+WARDEN: Final = "warden"
+WARDEN_TAGS: Final = ("administrator",)
+"""RabbitMQ lets nobody else close the connections of others or limit them."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRights:
     """Keys that may be published with, and bound, on one topic exchange."""
@@ -82,6 +88,8 @@ class Account:
     read: str = NOTHING
     topics: tuple[TopicRights, ...] = ()
     tags: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What RabbitMQ itself allows the user: connections and channels."""
 
 
 def broker_user(broker: str) -> str:
@@ -171,6 +179,11 @@ def client_at_head(user: str, *, publishes: bool) -> Account:
         read=_one_of(GENERATED, re.escape(CONTROL_EXCHANGE)),
         topics=tuple(topics),
     )
+
+
+def warden_at_head() -> Account:
+    """The account that closes connections of others and keeps them out; it touches no exchange and no queue."""
+    return Account(WARDEN, tags=WARDEN_TAGS)
 
 
 def operator_at_head(user: str) -> Account:

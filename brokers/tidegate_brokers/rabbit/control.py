@@ -270,7 +270,7 @@ class ControlChannel:
             if delivered.routing_key == ANSWER_KEY:
                 self._post(ReplyReceived(delivered.header.properties.correlation_id or "", message))
             else:
-                self._post(MessageReceived(message, address))
+                self._post(MessageReceived(message, address, delivered.header.properties.user_id or ""))
         tag = delivered.delivery_tag
         if tag is not None and not delivered.channel.is_closed:
             await delivered.channel.basic_ack(tag, wait=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..decisions import Decision, UnknownDecision
-from . import brokers, load, moves, publishers, sessions
+from . import accounts, brokers, load, moves, publishers, sessions
 from .said import Said
 
 RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
@@ -22,6 +22,7 @@ RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
     **sessions.RENDERINGS,
     **moves.RENDERINGS,
     **publishers.RENDERINGS,
+    **accounts.RENDERINGS,
     **brokers.RENDERINGS,
 }
 
