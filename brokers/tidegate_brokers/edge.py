@@ -24,6 +24,7 @@ from .rabbit.management import Management
 from .runtime import Runtime
 from .sensing.senses import edge_senses
 from .settings.options import EdgeConfig
+from .settings.quotas import account_quotas
 
 LIST_PERIODS = 5
 """How many periods lie between two listings of the output queues."""
@@ -51,10 +52,11 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             capacity=config.capacity,
             period_s=config.period_s,
             balancing=config.for_agents,
+            quotas=account_quotas(config.quotas),
         )
     )
     runtime = Runtime(agent, metrics)
-    plane = EdgePlane(config.output_limit_bytes)
+    plane = EdgePlane(config.output_limit_bytes, quotas=account_quotas(config.quotas))
     metrics.subscriptions.set_function(lambda: len(plane.outputs))
     worker = PlaneWorker(
         plane,

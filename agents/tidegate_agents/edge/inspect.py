@@ -49,6 +49,7 @@ from ..load.pie import PieTable
 from ..machine import ReplyAddress
 from ..policy.interface import LoadView, Policy, Selection, Trigger
 from .context import EdgeContext
+from .greed import Greed
 from .session import EdgeBalancing, planned_moves
 
 REHEARSAL: Final = "rehearsal"
@@ -60,8 +61,15 @@ class EdgeOperations:
     """Answers about one edge."""
 
     def __init__(
-        self, context: EdgeContext, detector: Detector, balancing: EdgeBalancing, policy: Policy, peers: PieTable
+        self,
+        context: EdgeContext,
+        detector: Detector,
+        balancing: EdgeBalancing,
+        policy: Policy,
+        peers: PieTable,
+        greed: Greed,
     ) -> None:
+        self._greed = greed
         self._context = context
         self._detector = detector
         self._balancing = balancing
@@ -146,7 +154,17 @@ class EdgeOperations:
                     record=self._detector.about_slowness(queue),
                 )
             )
-        return tuple(found)
+        for greedy, found_s in self._greed.culprits:
+            found.append(
+                Culprit(
+                    what=greedy.kind,
+                    client=greedy.subscriber,
+                    broker=context.config.edge,
+                    ago_us=round(max(context.now - found_s, 0.0) * 1e6),
+                    record=greedy,
+                )
+            )
+        return tuple(found[:CULPRITS_TOLD_MAX])
 
     # Rehearsing
 

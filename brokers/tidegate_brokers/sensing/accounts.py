@@ -1,9 +1,12 @@
-"""What each account sends, as RabbitMQ counts it: from the lists of connections and channels of its management API.
+"""What each account sends, as RabbitMQ counts it: bytes of its connections, publications on the exchange of publishers,
+and how many of its messages no queue took. From the management API, because Prometheus' metrics name no users.
 
-Prometheus' metrics name no users. Invariants:
+Invariants:
 
-- two requests per `ACCOUNTS_EVERY_S`, and at most `ROWS_MAX` rows each, those with the highest rates first: what is cut
-  off sends less than what is not;
+- three requests per `ACCOUNTS_EVERY_S`, or less often where they take long (`PERIOD_FACTOR`);
+- at most `ROWS_MAX` connections and channels are read, those with the highest rates first: what is cut off sends less
+  than what is not. Of the channels that publish at most `PUBLISHING_MAX`;
+- what is sent to other exchanges, as control messages are, is no publication;
 - rates are RabbitMQ's own, over its last two samples. A connection that is younger has none yet: its bytes count from
   its beginning;
 - a period in which they can't be read gives nothing, never zeros; what is older than `MEASURED_AGE_MAX_S` is forgotten.
@@ -16,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tidegate_agents.load.metrics import AccountSample
+from tidegate_protocol.names import PUBLISH_EXCHANGE
 
 from ..errors import RabbitError
-from ..rabbit.management import Json
+from ..rabbit.management import Json, Senders
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +37,19 @@ ACCOUNTS_MAX: Final = 1_000
 YOUNG_S: Final = 10.0
 """A connection has no rate before the second sample of RabbitMQ."""
 
-Lists = Callable[[int], Awaitable[tuple[list[Json], list[Json]]]]
-"""The connections and the channels that send most, so many at most."""
+PUBLISHING_MAX: Final = 50_000
+PERIOD_FACTOR: Final = 20.0
+"""The next question waits at least so many times as long as the last one took."""
+
+Ask = Callable[[str, int], Awaitable[Senders]]
+"""Who publishes to an exchange, and the connections and channels that send most, so many at most."""
 
 
 class AccountWatch:
     """Keeps what was last measured of each account."""
 
-    def __init__(self, lists: Lists) -> None:
-        self._lists = lists
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
         self._measured: dict[str, AccountSample] | None = None
         self._moment_s = float("-inf")
         self._news = False
@@ -51,20 +59,21 @@ class AccountWatch:
         """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
+            began_s = loop.time()
             try:
-                connections, channels = await self._lists(ROWS_MAX)
+                found = await self._ask(PUBLISH_EXCHANGE, ROWS_MAX)
             except RabbitError as error:
                 if self._problem is None:
                     log.warning("cannot read what accounts send; floods of plain clients are not noticed: %s", error)
                 self._problem = str(error)
             else:
                 self._problem = None
-                self.taken(connections, channels, loop.time(), time.time())
-            await asyncio.sleep(ACCOUNTS_EVERY_S)
+                self.taken(found, loop.time(), time.time())
+            await asyncio.sleep(max(ACCOUNTS_EVERY_S, PERIOD_FACTOR * (loop.time() - began_s)))
 
-    def taken(self, connections: Iterable[Json], channels: Iterable[Json], now_s: float, wall_s: float) -> None:
+    def taken(self, found: Senders, now_s: float, wall_s: float) -> None:
         """Take over what RabbitMQ has answered."""
-        self._measured = {sample.account: sample for sample in account_samples(connections, channels, wall_s)}
+        self._measured = {sample.account: sample for sample in account_samples(found, wall_s)}
         self._moment_s, self._news = now_s, True
 
     def measured(self, now_s: float) -> dict[str, AccountSample] | None:
@@ -77,22 +86,26 @@ class AccountWatch:
         return tuple(self._measured.values()) if news and self._measured is not None else None
 
 
-def account_samples(connections: Iterable[Json], channels: Iterable[Json], wall_s: float) -> list[AccountSample]:
+def account_samples(found: Senders, wall_s: float) -> list[AccountSample]:
     """Rows of RabbitMQ, put together by account. Rows that can't be read are left out."""
     messages: dict[str, float] = {}
     useless: dict[str, float] = {}
     sizes: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for row in connections:
+    for row in found.connections:
         user = row.get("user")
         if isinstance(user, str):
             counts[user] = counts.get(user, 0) + 1
             sizes[user] = sizes.get(user, 0.0) + _bytes_per_s(row, wall_s)
-    for row in channels:
+    for row in found.incoming[:PUBLISHING_MAX]:
+        details = row.get("channel_details")
+        user = details.get("user") if isinstance(details, dict) else None
+        if isinstance(user, str):
+            messages[user] = messages.get(user, 0.0) + _rate(row.get("stats"), "publish")
+    for row in found.channels:
         user = row.get("user")
         if isinstance(user, str):
             statistics = row.get("message_stats")
-            messages[user] = messages.get(user, 0.0) + _rate(statistics, "publish")
             lost = _rate(statistics, "drop_unroutable") + _rate(statistics, "return_unroutable")
             useless[user] = useless.get(user, 0.0) + lost
     users = sorted({*messages, *sizes}, key=lambda user: (-sizes.get(user, 0.0), user))[:ACCOUNTS_MAX]

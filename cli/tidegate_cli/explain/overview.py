@@ -13,6 +13,7 @@ from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
 from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.accounts import named, used
 from tidegate_protocol.rendering.operations import doing
 from tidegate_protocol.rendering.words import counted, listed, messages, percent, seconds, sentence, when
 
@@ -24,6 +25,8 @@ from .subjects import culprit_words
 STYLES: Final = {LoadState.LOW: "green", LoadState.HIGH: "yellow", LoadState.OVERLOAD: "bold red"}
 METRICS: Final = ("uplink", "downlink", "matching")
 SESSIONS_SHOWN_MAX: Final = 5
+QUOTA_SHOWN_SHARE: Final = 0.8
+"""A quota is shown from this share on; all of them are in `--json`."""
 
 
 def render(reply: OverviewReply, now: datetime | None = None) -> list[RenderableType]:
@@ -146,6 +149,9 @@ def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
             said.append(f"on {state.broker} deadlines can't be met by any broker behind these links: {who}")
         if state.alarms:
             said.append(f"RabbitMQ of {state.broker} has an alarm: {listed(state.alarms)}")
+    for use in reply.quotas:
+        if use.share >= QUOTA_SHOWN_SHARE:
+            said.append(f"{named(use.account, use.tenant)} uses {used(use.quota, use.used, use.limit)}")
     said += insight_words(reply.insight)
     if reply.missing:
         said.append(f"no answer from {listed(reply.missing)}")

@@ -97,9 +97,7 @@ def believed(
     for claim in claims:
         found.setdefault(claim.account, []).append(claim)
     untrue: dict[str, UntrueReports] = {}
-    bound_s = _round_trip_bound_s(
-        said for account, said in found.items() if not measured or _allowance(account, measured).messages_per_s > 0.0
-    )
+    bound_s = _round_trip_bound_s(found, measured or {}, unverified)
     kept: list[PublisherSample] = []
     for account, said in found.items():
         samples = _allowed(account, said, may_publish, untrue)
@@ -176,13 +174,21 @@ def _clipped(
     ]
 
 
-def _round_trip_bound_s(claims: Iterable[list[Claim]]) -> float:
-    """Each account has one vote, the middle of what its publishers say; of two middles the smaller counts."""
+def _round_trip_bound_s(
+    claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample], unverified: Collection[str]
+) -> float:
+    """Each account that publishes has one vote, the middle of what its publishers say, or nothing if it is silent; of
+    two middles the smaller counts.
+    """
+    voters = {account for account in claims if not measured or account in unverified}
+    voters |= {one.account for one in measured.values() if one.messages_per_s > 0.0 and "." not in one.account}
+    if "" in claims:
+        voters.add("")
     votes = []
-    for said in claims:
+    for account in voters:
+        said = claims.get(account, ())
         trips = sorted(claim.sample.round_trip_s for claim in said if claim.sample.round_trip_s > 0.0)
-        if trips:
-            votes.append(trips[(len(trips) - 1) // 2])
+        votes.append(trips[(len(trips) - 1) // 2] if trips else 0.0)
     votes.sort()
     usual_s = votes[(len(votes) - 1) // 2] if votes else 0.0
     return min(max(ROUND_TRIP_FACTOR * usual_s, ROUND_TRIP_S_FLOOR), ROUND_TRIP_S_CAP)
