@@ -57,25 +57,7 @@ async def run_head(config: HeadConfig, stop: asyncio.Event) -> None:
 
 def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -> Parts:
     incarnation = time.time_ns() // 1_000_000
-    agent = HeadAgent(
-        AgentConfig(
-            head=config.name,
-            cluster=config.cluster,
-            incarnation=incarnation,
-            neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
-            version=distribution_version(),
-            period_s=config.period_s,
-            publisher_url=config.publisher_address,
-            checked_accounts=config.accounts == "checked",
-            capacity=config.capacity,
-            balancing=config.for_agents,
-            quotas=account_quotas(config.quotas),
-            tenant_quotas=tenant_quotas(config.quotas),
-            quota_default=AccountQuota(),
-            exempt_accounts=frozenset({config.url.credentials[0]}),
-            has_warden=config.warden_url is not None,
-        )
-    )
+    agent = HeadAgent(_for_agent(config, incarnation))
     runtime = Runtime(agent, metrics)
     warden = Warden(Management(config.warden_url, config.url.vhost)) if config.warden_url is not None else None
     plane = HeadPlane(
@@ -121,6 +103,26 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         others=tuple(neighbours.values()),
         senses=(*senses.tasks, *((warden.run,) if warden is not None else ())),
         telemetry=telemetry,
+    )
+
+
+def _for_agent(config: HeadConfig, incarnation: int) -> AgentConfig:
+    return AgentConfig(
+        head=config.name,
+        cluster=config.cluster,
+        incarnation=incarnation,
+        neighbours=tuple(NeighbourConfig(n.name, n.link.reveal()) for n in config.neighbours),
+        version=distribution_version(),
+        period_s=config.period_s,
+        publisher_url=config.publisher_address,
+        checked_accounts=config.accounts == "checked",
+        capacity=config.capacity,
+        balancing=config.for_agents,
+        quotas=account_quotas(config.quotas),
+        tenant_quotas=tenant_quotas(config.quotas),
+        quota_default=AccountQuota(),
+        exempt_accounts=frozenset({config.url.credentials[0]}),
+        has_warden=config.warden_url is not None,
     )
 
 

@@ -1,5 +1,5 @@
-"""Quotas and what is measured, on a real RabbitMQ with least rights: one account can't fill a head, lie it into trouble,
-or flood it, and whoever tries is named.
+"""Quotas and what is measured, on a real RabbitMQ with least rights: no account can fill a head, lie it into trouble or
+flood it, and whoever tries is named.
 
 One head and two edges. `buoy` and `siren` are as everybody is; `crowd` floods without a word, `rival` lies, `sleeper`
 reads slowly, `hoard` subscribes to everything, `squatter` invents names.

@@ -5,7 +5,7 @@ be sent in a second. Invariants:
 
 - one sample proves nothing: `SAMPLES_NEEDED` in a row have to be above the quota of the account;
 - only accounts that are configured here have a quota. A client belongs to the account whose name it has;
-- a subscription that has kept to the quota for `containment_s` is forgotten, and its bound is lifted, unless it is slow;
+- a subscription that has kept to the quota for `containment_s` is forgotten; its bound is lifted, unless it is slow;
 - at most `GREEDY_MAX` subscriptions are watched.
 """
 

@@ -149,9 +149,11 @@ def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
             said.append(f"on {state.broker} deadlines can't be met by any broker behind these links: {who}")
         if state.alarms:
             said.append(f"RabbitMQ of {state.broker} has an alarm: {listed(state.alarms)}")
-    for use in reply.quotas:
-        if use.share >= QUOTA_SHOWN_SHARE:
-            said.append(f"{named(use.account, use.tenant)} uses {used(use.quota, use.used, use.limit)}")
+    said += [
+        f"{named(use.account, use.tenant)} uses {used(use.quota, use.used, use.limit)}"
+        for use in reply.quotas
+        if use.share >= QUOTA_SHOWN_SHARE
+    ]
     said += insight_words(reply.insight)
     if reply.missing:
         said.append(f"no answer from {listed(reply.missing)}")
