@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import eventually
-from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Message
+from tidegate import AsyncPublisher, AsyncSubscriber, AsyncSubscription, Limits, Message, Subscriber
 from tidegate_cli.main import cli
 from tidegate_embedded.nodes import RabbitNode, management_url
 from tidegate_protocol.decisions import Containment, Flood, FloodingAccount, Quota, UntrueReports
@@ -54,6 +54,7 @@ NAMED_TIMEOUT_S = 90.0
 DEADLINE_S = 1.0
 TOPIC = "quake.alert"
 QUEUE_BYTES = 64 << 20
+LARGE_BYTES = 20_000
 LAYOUT = """
 [[head]]
 name = "head"
@@ -205,7 +206,7 @@ async def test_one_account_gets_its_quota_and_no_more_under_any_name(guarded: Gu
         again = await ask.ask(PublisherHello(publisher="squatter-0~1"))
         assert isinstance(again, PublisherWelcome), "those that are here stay"
     said = await told("status", "--url", guarded.url("operator"))
-    assert "account squatter uses 8 of 8 subscriptions" in " ".join(said.split()), said
+    assert "Account squatter uses 8 of 8 subscriptions" in " ".join(said.split()), said
     metrics = (await guarded.processes["head"].get("metrics")).text
     assert 'tidegate_quota_used_ratio{account="squatter",quota="subscriptions",tenant=""} 1.0' in metrics
     held = []
@@ -301,6 +302,46 @@ async def test_reports_about_topics_of_others_change_nothing(guarded: Guarded, p
         received = subscription.statistics().received
         await eventually(lambda: subscription.statistics().received > received + 20, "messages arrive")
         assert not any(state.infeasible for state in (await overview(guarded)).brokers)
+
+
+@pytest.mark.parametrize("kind", [AsyncSubscriber, Subscriber])
+async def test_large_bodies_narrow_the_window_of_a_subscription(
+    guarded: Guarded, node: RabbitNode, kind: type[AsyncSubscriber] | type[Subscriber]
+) -> None:
+    """What is under way is bounded in bytes as well; everything arrives once."""
+    limits = Limits(prefetch=400, prefetch_bytes=LARGE_BYTES * 10)
+    name = f"siren-{kind.__name__.lower()}"
+    seen: list[bytes] = []
+
+    def take(message: Message) -> None:
+        seen.append(message.body[:8])
+
+    async def prefetch() -> list[int]:
+        rows = [row for edge in ("edge-1", "edge-2") for row in await api(node, f"consumers/{edge}")]  # type: ignore[attr-defined]
+        return [row["prefetch_count"] for row in rows if row["queue"]["name"].startswith(f"out.{name}.")]
+
+    async with contextlib.AsyncExitStack() as stack:
+        if kind is AsyncSubscriber:
+            opened = await stack.enter_async_context(AsyncSubscriber(guarded.url("siren"), name=name, limits=limits))
+            await opened.subscribe("large.#", deadline=60.0, callback=take)
+        else:
+            blocking = Subscriber(guarded.url("siren"), name=name, limits=limits)
+            await asyncio.to_thread(blocking.open)
+            stack.push_async_callback(asyncio.to_thread, blocking.close)
+            await asyncio.to_thread(blocking.subscribe, "large.#", 60.0, callback=take)
+        publisher = await stack.enter_async_context(AsyncPublisher(guarded.url("buoy"), name="buoy"))
+        bodies = [b"%08d" % number for number in range(100)]
+        for body in bodies:
+            await publisher.publish("large.topic", body.ljust(LARGE_BYTES))
+        await publisher.flush()
+        await eventually(lambda: len(seen) >= len(bodies), "all arrive")
+
+        async def narrowed() -> bool:
+            found = await prefetch()
+            return bool(found) and max(found) <= 20
+
+        await eventually(narrowed, "the window is narrow")
+        assert sorted(seen) == bodies
 
 
 async def memory_used(node: RabbitNode) -> tuple[float, float]:

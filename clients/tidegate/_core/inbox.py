@@ -27,7 +27,9 @@ from tidegate_protocol.amqp.content import UnreadableHeaders
 from tidegate_protocol.form import published_us
 from tidegate_protocol.ids import MessageId
 
+from .config import PREFETCH_BYTES_DEFAULT
 from .delivery import AckLedger, Deduplicator, Verdict
+from .delivery_window import DeliveryWindow
 from .identity import identity_of
 from .message import Message
 from .overlap import PlainLog, fingerprint
@@ -48,10 +50,18 @@ MALFORMED_LOG_S: Final = 60.0
 class Inbox:
     """Deliveries of one subscription between RabbitMQ and the application."""
 
-    def __init__(self, deadline_s: float, manual: bool, prefetch: int, streams_max: int) -> None:
+    def __init__(
+        self,
+        deadline_s: float,
+        manual: bool,
+        prefetch: int,
+        streams_max: int,
+        prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
+    ) -> None:
         self.deadline_s = deadline_s
         self.manual = manual
         self.prefetch = prefetch
+        self.window = DeliveryWindow(prefetch, prefetch_bytes)
         self.ack_batch = max(1, prefetch // ACK_SHARE)
         self.buffer: deque[Message] = deque()
         self.received = 0
@@ -107,6 +117,7 @@ class Inbox:
         published it, as RabbitMQ has checked.
         """
         ledger.last = tag
+        self.window.came(len(body))
         identity = identity_of(account, message_id, self.checked_accounts)
         verdict = self._deduplicator.judge(identity, now)
         if verdict is Verdict.DUPLICATE:
