@@ -224,8 +224,8 @@ class SimHead(SimBroker):
         for one in honest:
             name = one.publisher.partition("~")[0]
             before = measured.get(name, AccountSample(name))
-            rate, size = before.messages_per_s + one.messages_per_s, one.messages_per_s * one.message_bytes
-            measured[name] = AccountSample(name, rate, before.bytes_per_s + size)
+            rate, size = before.published_per_s + one.messages_per_s, one.messages_per_s * one.message_bytes
+            measured[name] = AccountSample(name, rate, before.bytes_per_s + size, published_per_s=rate)
         claims = [Claim(one.publisher.partition("~")[0], one) for one in honest]
         return believed([*claims, *lies], measured, published_per_s)
 

@@ -107,6 +107,8 @@ class AccountSample:
     useless_per_s: float = 0.0
     """Messages that no queue took."""
     connections: int = 0
+    published_per_s: float = 0.0
+    """Of its messages, those that may be publications: the others are control messages."""
 
 
 def offered_bytes_per_s(subscriptions: Iterable[SubscriptionSample]) -> float:

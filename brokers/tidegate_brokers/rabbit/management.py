@@ -47,10 +47,9 @@ Json = dict[str, Any]
 SENDER_ORDER: Final = {"connections": "recv_oct_details.rate", "channels": "message_stats.publish_details.rate"}
 SENDER_COLUMNS: Final = {
     "connections": "name,user,vhost,connected_at,recv_oct,recv_oct_details.rate",
-    "channels": "name,user,vhost,message_stats.drop_unroutable_details.rate,"
-    "message_stats.return_unroutable_details.rate",
+    "channels": "name,user,vhost,consumer_count,message_stats.publish_details.rate,"
+    "message_stats.drop_unroutable_details.rate,message_stats.return_unroutable_details.rate",
 }
-INCOMING_COLUMNS: Final = "incoming.channel_details.user,incoming.stats.publish_details.rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,6 @@ class Senders:
 
     connections: list[Json]
     channels: list[Json]
-    incoming: list[Json]
-    """Of each channel that publishes to the exchange: its user and its rate."""
 
 
 class Management:
@@ -160,11 +157,10 @@ class Management:
                 closed += 1
         return closed
 
-    async def senders(self, exchange: str, rows: int) -> Senders:
-        """Who sends to this virtual host, and who publishes to one exchange of it; statistics are seconds old.
+    async def senders(self, rows: int) -> Senders:
+        """The connections to this virtual host and their channels that send most, at most so many of each.
 
-        Of connections and channels only the `rows` that send most. The lists of one virtual host know no pages, so that
-        those of all are asked for.
+        The lists of one virtual host know no pages, so that those of all are asked for. Statistics are seconds old.
         """
         mine, found = unquote(self._vhost), {}
         for what, columns in SENDER_COLUMNS.items():
@@ -172,10 +168,7 @@ class Management:
             answer = self._object(await self._get(f"{what}?{query}&columns={columns}"))
             items = self._list(answer.get("items", [])) if answer is not None else []
             found[what] = [item for item in items if item.get("vhost") == mine]
-        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}?columns={INCOMING_COLUMNS}"
-        answer = self._object(await self._get(path))
-        incoming = self._list(answer.get("incoming", [])) if answer is not None else []
-        return Senders(found["connections"], found["channels"], incoming)
+        return Senders(found["connections"], found["channels"])
 
     # Users, for the warden: these need the tag `administrator`
 

@@ -61,16 +61,19 @@ class Warden:
     async def run(self) -> None:
         """End leases when their time has come, those of predecessors as well; until cancelled."""
         adopted = False
-        while True:
-            try:
-                if not adopted:
-                    await self._adopt()
-                    adopted = True
-                await self._end_due()
-            except RabbitError as error:
-                log.warning("cannot let accounts in again; it is tried again: %s", error)
-                await asyncio.sleep(FAILED_AGAIN_S)
-            await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            while True:
+                try:
+                    if not adopted:
+                        await self._adopt()
+                        adopted = True
+                    await self._end_due()
+                except RabbitError as error:
+                    log.warning("cannot let accounts in again; it is tried again: %s", error)
+                    await asyncio.sleep(FAILED_AGAIN_S)
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await self._management.close()
 
     async def _adopt(self) -> None:
         latest_s = time.time() + LEASE_S_MAX

@@ -1,14 +1,14 @@
-"""What each account sends, as RabbitMQ counts it: bytes of its connections, publications on the exchange of publishers,
-and how many of its messages no queue took. From the management API, because Prometheus' metrics name no users.
+"""What each account sends, as RabbitMQ counts it: bytes of its connections, messages of its channels, and how many of
+these no queue took. From the management API, because Prometheus' metrics name no users.
 
 Invariants:
 
-- three requests per `ACCOUNTS_EVERY_S`, or less often where they take long (`PERIOD_FACTOR`);
-- at most `ROWS_MAX` connections and channels are read, those with the highest rates first: what is cut off sends less
-  than what is not. Of the channels that publish at most `PUBLISHING_MAX`;
-- what is sent to other exchanges, as control messages are, is no publication;
+- two requests per `ACCOUNTS_EVERY_S`, or less often where they take long (`PERIOD_FACTOR`), and at most `ROWS_MAX` rows
+  each, those with the highest rates first: what is cut off sends less than what is not;
 - rates are RabbitMQ's own, over its last two samples. A connection that is younger has none yet: its bytes count from
   its beginning;
+- RabbitMQ does not tell to which exchange a channel publishes. Publishers of ours use a channel without consumers, and
+  control messages go over channels with some: only the former can confirm what a publisher reports;
 - a period in which they can't be read gives nothing, never zeros; what is older than `MEASURED_AGE_MAX_S` is forgotten.
 
 Connections that live for less than RabbitMQ's sample of five seconds are not seen.
@@ -23,7 +23,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tidegate_agents.load.metrics import AccountSample
-from tidegate_protocol.names import PUBLISH_EXCHANGE
 
 from ..errors import RabbitError
 from ..rabbit.management import Json, Senders
@@ -37,12 +36,11 @@ ACCOUNTS_MAX: Final = 1_000
 YOUNG_S: Final = 10.0
 """A connection has no rate before the second sample of RabbitMQ."""
 
-PUBLISHING_MAX: Final = 50_000
 PERIOD_FACTOR: Final = 20.0
 """The next question waits at least so many times as long as the last one took."""
 
-Ask = Callable[[str, int], Awaitable[Senders]]
-"""Who publishes to an exchange, and the connections and channels that send most, so many at most."""
+Ask = Callable[[int], Awaitable[Senders]]
+"""The connections and the channels that send most, so many at most."""
 
 
 class AccountWatch:
@@ -61,7 +59,7 @@ class AccountWatch:
         while True:
             began_s = loop.time()
             try:
-                found = await self._ask(PUBLISH_EXCHANGE, ROWS_MAX)
+                found = await self._ask(ROWS_MAX)
             except RabbitError as error:
                 if self._problem is None:
                     log.warning("cannot read what accounts send; floods of plain clients are not noticed: %s", error)
@@ -89,6 +87,7 @@ class AccountWatch:
 def account_samples(found: Senders, wall_s: float) -> list[AccountSample]:
     """Rows of RabbitMQ, put together by account. Rows that can't be read are left out."""
     messages: dict[str, float] = {}
+    published: dict[str, float] = {}
     useless: dict[str, float] = {}
     sizes: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -97,20 +96,24 @@ def account_samples(found: Senders, wall_s: float) -> list[AccountSample]:
         if isinstance(user, str):
             counts[user] = counts.get(user, 0) + 1
             sizes[user] = sizes.get(user, 0.0) + _bytes_per_s(row, wall_s)
-    for row in found.incoming[:PUBLISHING_MAX]:
-        details = row.get("channel_details")
-        user = details.get("user") if isinstance(details, dict) else None
-        if isinstance(user, str):
-            messages[user] = messages.get(user, 0.0) + _rate(row.get("stats"), "publish")
     for row in found.channels:
-        user = row.get("user")
+        user, statistics = row.get("user"), row.get("message_stats")
         if isinstance(user, str):
-            statistics = row.get("message_stats")
+            rate = _rate(statistics, "publish")
+            messages[user] = messages.get(user, 0.0) + rate
+            published[user] = published.get(user, 0.0) + (0.0 if row.get("consumer_count") else rate)
             lost = _rate(statistics, "drop_unroutable") + _rate(statistics, "return_unroutable")
             useless[user] = useless.get(user, 0.0) + lost
     users = sorted({*messages, *sizes}, key=lambda user: (-sizes.get(user, 0.0), user))[:ACCOUNTS_MAX]
     return [
-        AccountSample(user, messages.get(user, 0.0), sizes.get(user, 0.0), useless.get(user, 0.0), counts.get(user, 0))
+        AccountSample(
+            user,
+            messages.get(user, 0.0),
+            sizes.get(user, 0.0),
+            useless.get(user, 0.0),
+            counts.get(user, 0),
+            published.get(user, 0.0),
+        )
         for user in users
     ]
 

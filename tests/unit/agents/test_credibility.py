@@ -25,7 +25,7 @@ def claim(account: str, rate: float, size: float = 100.0, trip_s: float = 0.01, 
 
 
 def measured(**rates: float) -> dict[str, AccountSample]:
-    return {name: AccountSample(name, rate, rate * 300.0) for name, rate in rates.items()}
+    return {name: AccountSample(name, rate, rate * 300.0, published_per_s=rate) for name, rate in rates.items()}
 
 
 def test_what_agrees_with_what_was_measured_is_believed_as_it_is() -> None:
@@ -82,6 +82,13 @@ def test_an_account_that_publishes_in_silence_has_a_vote_on_what_is_usual() -> N
     assert sample.round_trip_s == ROUND_TRIP_S_FLOOR
     (alone,) = believed((claim("rival", 5.0, trip_s=60.0),), {**measured(rival=5.0), **measured()}).samples
     assert alone.round_trip_s == ROUND_TRIP_S_CAP
+
+
+def test_what_an_honest_publisher_may_say_is_clipped_and_names_nobody() -> None:
+    """A burst that is shorter than what is measured at a time, and a RabbitMQ that confirms late."""
+    found = believed((claim("buoy", 100.0), claim("other", 5.0, trip_s=6.0)), measured(buoy=20.0, other=5.0))
+    assert [(one.messages_per_s, one.round_trip_s) for one in found.samples] == [(80.0, 0.01), (5.0, 0.5)]
+    assert not found.untrue
 
 
 def test_credit_is_spent_by_reporting_and_renewed_by_publishing() -> None:

@@ -13,7 +13,9 @@ for single topics, so that reports are needed. But a client may report anything.
   one vote; up to `ROUND_TRIP_S_FLOOR` always, and never more than `ROUND_TRIP_S_CAP`;
 - while nothing was measured at all, as just after a start, only round trips are bounded.
 
-Pure. What is not believed is told as `UntrueReports`, one per publisher.
+Pure. What is not believed is told as `UntrueReports`, one per publisher; but not where an honest publisher could have
+said it: what was measured is seconds old, bursts are shorter, and a RabbitMQ that is busy confirms late
+(`NAMED_FACTOR`, `NAMED_ROUND_TRIP_S`).
 """
 
 from __future__ import annotations
@@ -38,10 +40,13 @@ UNVERIFIED_BYTES_MAX: Final = 65_536.0
 """Of one message of an account that is not measured yet."""
 ACCOUNTS_MAX: Final = 10_000
 """Accounts that are remembered to have reported without a publication."""
+NAMED_FACTOR: Final = 10.0
+"""Who reports so many times what is believed of it is named."""
 ROUND_TRIP_FACTOR: Final = 4.0
 ROUND_TRIP_S_FLOOR: Final = 0.5
 ROUND_TRIP_S_CAP: Final = 5.0
 """A publisher further away than this can't be told from one that says so."""
+NAMED_ROUND_TRIP_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,11 @@ class Credit:
         elapsed_s = max(now_s - self._last_s, 0.0) if self._last_s is not None else 0.0
         self._last_s = now_s
         for sample in (measured or {}).values():
-            if sample.messages_per_s > 0.0:
+            if sample.published_per_s > 0.0:
                 self._spent_s.pop(sample.account, None)
         found = set()
         for account in claiming:
-            if measured is not None and _allowance(account, measured).messages_per_s <= 0.0:
+            if measured is not None and _allowance(account, measured).published_per_s <= 0.0:
                 self._spent_s[account] = self._spent_s.get(account, 0.0) + elapsed_s
             if self._spent_s.get(account, 0.0) < UNVERIFIED_S_MAX:
                 found.add(account)
@@ -97,7 +102,7 @@ def believed(
     for claim in claims:
         found.setdefault(claim.account, []).append(claim)
     untrue: dict[str, UntrueReports] = {}
-    bound_s = _round_trip_bound_s(found, measured or {}, unverified)
+    bound_s = _round_trip_bound_s(found, measured)
     kept: list[PublisherSample] = []
     for account, said in found.items():
         samples = _allowed(account, said, may_publish, untrue)
@@ -129,14 +134,18 @@ def _allowance(account: str, measured: Mapping[str, AccountSample]) -> AccountSa
     if account:
         return measured.get(account, AccountSample(account))
     everyone = measured.values()
-    return AccountSample("", sum(one.messages_per_s for one in everyone), sum(one.bytes_per_s for one in everyone))
+    return AccountSample(
+        "",
+        bytes_per_s=sum(one.bytes_per_s for one in everyone),
+        published_per_s=sum(one.published_per_s for one in everyone),
+    )
 
 
 def _limits(measured: AccountSample, published_per_s: float, unverified: bool) -> tuple[float, float] | None:
     """Messages and bytes per second that are believed at most; None: nothing is."""
-    if measured.messages_per_s > 0.0:
+    if measured.published_per_s > 0.0:
         return (
-            max(BURST_FACTOR * measured.messages_per_s, CLAIM_FLOOR_PER_S),
+            max(BURST_FACTOR * measured.published_per_s, CLAIM_FLOOR_PER_S),
             max(BURST_FACTOR * measured.bytes_per_s, CLAIM_FLOOR_BYTES_PER_S),
         )
     if not unverified:
@@ -167,23 +176,21 @@ def _clipped(
     worst = max(samples, key=lambda one: (one.messages_per_s * one.message_bytes, one.publisher, one.topic))
     reason = Untruth.MESSAGES if fewer < 1.0 else Untruth.BYTES
     claimed, limit = (messages, limits[0]) if fewer < 1.0 else (bytes_per_s, limits[1])
-    untrue.setdefault(worst.publisher, UntrueReports(account, worst.publisher, reason, claimed, limit, worst.topic))
+    if claimed > NAMED_FACTOR * limit:
+        untrue.setdefault(worst.publisher, UntrueReports(account, worst.publisher, reason, claimed, limit, worst.topic))
     return [
         replace(one, messages_per_s=one.messages_per_s * fewer, message_bytes=one.message_bytes * smaller)
         for one in samples
     ]
 
 
-def _round_trip_bound_s(
-    claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample], unverified: Collection[str]
-) -> float:
-    """Each account that publishes has one vote, the middle of what its publishers say, or nothing if it is silent; of
-    two middles the smaller counts.
+def _round_trip_bound_s(claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample] | None) -> float:
+    """Each account that is measured to publish has one vote, the middle of what its publishers say, or nothing if it is
+    silent; of two middles the smaller counts. While nothing was measured, every account that reports has one.
     """
-    voters = {account for account in claims if not measured or account in unverified}
-    voters |= {one.account for one in measured.values() if one.messages_per_s > 0.0 and "." not in one.account}
-    if "" in claims:
-        voters.add("")
+    voters = {account for account in claims if measured is None or not account}
+    if measured is not None:
+        voters |= {one.account for one in measured.values() if one.published_per_s > 0.0 and "." not in one.account}
     votes = []
     for account in voters:
         said = claims.get(account, ())
@@ -197,8 +204,7 @@ def _round_trip_bound_s(
 def _near(account: str, sample: PublisherSample, bound_s: float, untrue: dict[str, UntrueReports]) -> PublisherSample:
     if sample.round_trip_s <= bound_s:
         return sample
-    untrue.setdefault(
-        sample.publisher,
-        UntrueReports(account, sample.publisher, Untruth.ROUND_TRIP, sample.round_trip_s, bound_s, sample.topic),
-    )
+    if sample.round_trip_s > NAMED_ROUND_TRIP_S:
+        lie = UntrueReports(account, sample.publisher, Untruth.ROUND_TRIP, sample.round_trip_s, bound_s, sample.topic)
+        untrue.setdefault(sample.publisher, lie)
     return replace(sample, round_trip_s=bound_s)
