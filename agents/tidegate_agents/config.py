@@ -6,6 +6,7 @@ field here, so that a refusal can name it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,7 @@ from tidegate_protocol.messages import Capacity
 from tidegate_protocol.rights import Rules
 
 from .load.threshold import MARGIN, SESSION_S_FIRST, ThresholdKind
+from .quotas import AccountQuota
 
 SILENT_PERIODS_MAX: Final = 3
 """A broker that has not been heard of for this many periods is not alive: state is soft."""
@@ -141,6 +143,16 @@ class HeadConfig:
     """What accounts may publish and subscribe, until others are seen. None: everything."""
     checked_times: bool = False
     """Whether the head's RabbitMQ stamps publications."""
+    quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By account."""
+    tenant_quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By tenant, for all of its accounts together."""
+    quota_default: AccountQuota | None = None
+    """Of every other account; None: no quota."""
+    exempt_accounts: frozenset[str] = frozenset()
+    """Accounts without a quota: the one that this head itself uses."""
+    has_warden: bool = False
+    """Whether accounts that flood can be kept out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +175,5 @@ class EdgeConfig:
     """Whether the account of its link passes on the accounts of publishers; None: it is being tried out."""
     rules: Rules | None = None
     """As of a head: an edge makes no queue that they don't allow, whatever its head says."""
+    quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By account."""

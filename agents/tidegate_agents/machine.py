@@ -18,12 +18,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidegate_protocol.balancing.loads import PieLocal
-from tidegate_protocol.decisions import Decision, DropReason, FloodingPublisher
+from tidegate_protocol.decisions import Decision, DropReason, FloodingAccount, FloodingPublisher, UntrueReports
 from tidegate_protocol.drops import DropsReply, DropsRequest
 from tidegate_protocol.messages import ControlMessage, Subscription
 from tidegate_protocol.rights import Rules
 
-from .load.metrics import BrokerSample, PublisherSample, SubscriptionSample
+from .load.metrics import AccountSample, BrokerSample, PublisherSample, SubscriptionSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,10 @@ class HeadSampled:
     neighbour_round_trip_s: Mapping[str, float] = field(default_factory=dict)
     unheard: frozenset[str] = frozenset()
     """Publishers of which nothing new was heard in that period: their figures are those of the sample before."""
+    accounts: tuple[AccountSample, ...] | None = None
+    """What RabbitMQ has measured anew of the accounts that send something; None where nothing new was measured."""
+    untrue: tuple[UntrueReports, ...] = ()
+    """Reports that are not in `publishers` as they were sent: what was measured speaks against them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +445,18 @@ class DisconnectPublisher:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepOut:
+    """Close all connections of an account and take no new ones for a lease; then let it in again, without being told.
+
+    Refused (`ActionFailed`) where nobody here may do that.
+    """
+
+    account: str
+    lease_s: float
+    found: FloodingAccount
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A decision, for the log and for operators who ask why."""
 
@@ -477,6 +493,7 @@ Action = (
     | SampleSoon
     | DisconnectPublisher
     | TendDrops
+    | KeepOut
     | Record
 )
 

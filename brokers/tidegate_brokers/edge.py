@@ -30,6 +30,7 @@ from .rabbit.management import Management
 from .runtime import Runtime
 from .sensing.senses import edge_senses
 from .settings.options import EdgeConfig
+from .settings.quotas import account_quotas
 
 LIST_PERIODS = 5
 """How many periods lie between two listings of the output queues."""
@@ -59,11 +60,14 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             period_s=config.period_s,
             balancing=config.for_agents,
             rules=rules.rules,
+            quotas=account_quotas(config.quotas),
         )
     )
     runtime = Runtime(agent, metrics)
     plane = EdgePlane(
-        config.output_limit_bytes, drops=DropPlane(DropLimits(config.drops_age_s, config.drops_size_bytes))
+        config.output_limit_bytes,
+        drops=DropPlane(DropLimits(config.drops_age_s, config.drops_size_bytes)),
+        quotas=account_quotas(config.quotas),
     )
     drops = DropKeeper(config.name, config.url, plane, management, runtime.post)
     runtime.tend_drops = drops.tend

@@ -13,6 +13,7 @@ from tidegate_agents.config import HeadConfig as AgentConfig
 from tidegate_agents.config import NeighbourConfig
 from tidegate_agents.head.agent import HeadAgent
 from tidegate_agents.machine import FenceArrived, LinkKind
+from tidegate_agents.quotas import AccountQuota
 from tidegate_protocol.messages import ControlMessage
 from tidegate_protocol.names import (
     ANSWER_KEY,
@@ -31,6 +32,7 @@ from .access.passing import link_watches
 from .access.rules_file import RulesFile
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
+from .observe.exporting.quotas import QuotaMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
 from .plane.fences import FenceWatch
 from .plane.head import HeadPlane
@@ -38,9 +40,11 @@ from .plane.worker import PlaneWorker
 from .process import BrokerProcess, Parts, main, new_metrics
 from .rabbit.control import ControlChannel, ControlInbox
 from .rabbit.management import Management
+from .rabbit.warden import Warden
 from .runtime import Runtime
 from .sensing.senses import Senses, head_senses
 from .settings.options import HeadConfig
+from .settings.quotas import account_quotas, tenant_quotas
 
 ROUTINE_PERIODS = 5
 """How many periods lie between two looks at the links."""
@@ -59,6 +63,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     rules = RulesFile(config.rules_file, metrics)
     agent = _agent(config, incarnation, rules.rules)
     runtime = Runtime(agent, metrics)
+    warden = Warden(Management(config.warden_url, config.url.vhost)) if config.warden_url is not None else None
     plane = HeadPlane(
         name=config.name,
         url=config.url,
@@ -68,6 +73,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         link_authorities=config.link_authorities,
         link_certificate=(config.link_cert_file, config.link_key_file),
         fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
+        warden=warden,
     )
     _count_routes(plane, metrics)
     look = partial(_look_at_links, plane, metrics)
@@ -90,6 +96,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
     _report_to(telemetry, senses, config)
+    metrics.registry.register(QuotaMetrics(lambda: agent.quotas))
     metrics.registry.register(HeadLoadMetrics(senses.sensed, lambda: telemetry.decisions.state, lambda: agent.paused))
     return Parts(
         runtime,
@@ -99,7 +106,12 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=(*senses.tasks, *link_watches(config, runtime.post), partial(rules.watch, runtime.post)),
+        senses=(
+            *senses.tasks,
+            *link_watches(config, runtime.post),
+            partial(rules.watch, runtime.post),
+            *((warden.run,) if warden is not None else ()),
+        ),
         telemetry=telemetry,
     )
 
@@ -119,6 +131,11 @@ def _agent(config: HeadConfig, incarnation: int, rules: Rules | None) -> HeadAge
             capacity=config.capacity,
             balancing=config.for_agents,
             rules=rules,
+            quotas=account_quotas(config.quotas),
+            tenant_quotas=tenant_quotas(config.quotas),
+            quota_default=AccountQuota(),
+            exempt_accounts=frozenset({config.url.credentials[0]}),
+            has_warden=config.warden_url is not None,
         )
     )
 

@@ -177,6 +177,8 @@ class Refusal(Message):
     message: Text
     field: Text | None = None
     retry_after_s: float | None = None
+    quota: operations.QuotaUse | None = None
+    """The quota that is used up, where that is the reason."""
 
 
 # Edge to HOM, HOM to edge.

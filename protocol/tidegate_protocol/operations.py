@@ -22,7 +22,7 @@ from pydantic import Field
 
 from .balancing.loads import BrokerLoad, MetricReport
 from .balancing.sessions import Candidate, PlannedMove
-from .decisions import AnyDecision, BundleMove, Cause, Effect, Finding, PlanOutcome, Rejected, UnknownDecision
+from .decisions import AnyDecision, BundleMove, Cause, Effect, Finding, PlanOutcome, Quota, Rejected, UnknownDecision
 from .insight import InsightState
 from .parts import Capacity, Id, LoadState, Message, Micros, Name, Part, Text
 
@@ -35,6 +35,7 @@ SESSIONS_TOLD_MAX: Final = 50
 CULPRITS_TOLD_MAX: Final = 50
 DROPS_TOLD_S: Final = 600.0
 """How long drops are told of in the state of an edge."""
+QUOTAS_TOLD_MAX: Final = 100
 NAMES_TOLD_MAX: Final = 50
 """Of slow subscribers, infeasible subscriptions, and the like."""
 
@@ -183,6 +184,21 @@ class Culprit(Part):
     """What was found; of a slow subscriber, with the numbers of this moment."""
 
 
+class QuotaUse(Part):
+    """What an account, or all accounts of a tenant, use of one quota."""
+
+    account: Annotated[str, Field(max_length=255)] = ""
+    """Empty where it is the quota of a tenant."""
+    tenant: Annotated[str, Field(max_length=255)] = ""
+    quota: Quota
+    used: float
+    limit: float
+
+    @property
+    def share(self) -> float:
+        return self.used / self.limit if self.limit > 0.0 else 1.0
+
+
 class EdgeStatus(Part):
     """An edge as its head knows it without asking."""
 
@@ -234,6 +250,8 @@ class OverviewReply(Message):
     """Edges that did not answer."""
     insight: InsightState | None = None
     """The one in force."""
+    quotas: Annotated[tuple[QuotaUse, ...], Field(max_length=QUOTAS_TOLD_MAX)] = ()
+    """The most used first."""
 
 
 # Explaining.

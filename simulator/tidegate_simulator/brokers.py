@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.head.agent import HeadAgent
-from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role, SubscriptionSample
+from tidegate_agents.head.publishers.credibility import Believed, Claim, believed
+from tidegate_agents.load.metrics import AccountSample, BrokerSample, PublisherSample, Role, SubscriptionSample
 from tidegate_agents.machine import (
     Action,
     EdgeSampled,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 PLANE_ACTION_S: Final = (0.001, 0.005)
 """How long RabbitMQ takes for an order of the agent, between these."""
+LIE_MESSAGES_PER_S: Final = 1e6
+LIE_BYTES: Final = 1e6
+LIE_ROUND_TRIP_S: Final = 60.0
 LISTING_PERIODS: Final = 5
 """Every so many periods an edge's process looks at what its RabbitMQ holds, like the runtime of production."""
 
@@ -177,6 +181,7 @@ class SimHead(SimBroker):
 
     def _sample(self, elapsed_s: float) -> None:
         plane = self.plane
+        found = self._believed(self._reported(elapsed_s), plane.messages_in / elapsed_s)
         sample = HeadSampled(
             BrokerSample(
                 self.name,
@@ -186,21 +191,44 @@ class SimHead(SimBroker):
                 messages_in_per_s=plane.messages_in / elapsed_s,
                 capacity=self._capacity,
             ),
-            tuple(
-                PublisherSample(
-                    publisher,
-                    topic,
-                    count.messages / elapsed_s,
-                    count.bytes / count.messages,
-                    2 * self._world.delay_s(publisher, self.name),
-                )
-                for (publisher, topic), count in sorted(plane.publishers.items())
-            ),
+            found.samples,
             self._neighbour_round_trips(),
+            untrue=found.untrue,
         )
         self._reset_counters()
         self._world.head_sampled(self.name, sample, self._kernel.now)
         self.post(sample)
+
+    def _reported(self, elapsed_s: float) -> tuple[PublisherSample, ...]:
+        return tuple(
+            PublisherSample(
+                publisher,
+                topic,
+                count.messages / elapsed_s,
+                count.bytes / count.messages,
+                2 * self._world.delay_s(publisher, self.name),
+            )
+            for (publisher, topic), count in sorted(self.plane.publishers.items())
+        )
+
+    def _believed(self, honest: tuple[PublisherSample, ...], published_per_s: float) -> Believed:
+        """What counts where a publisher of this head lies; every publisher has an account of its own."""
+        liars = self._world.liars
+        lies = [
+            Claim(name, PublisherSample(publisher, liars[name], LIE_MESSAGES_PER_S, LIE_BYTES, LIE_ROUND_TRIP_S))
+            for publisher in sorted({one.publisher for one in honest})
+            if (name := publisher.partition("~")[0]) in liars
+        ]
+        if not lies:
+            return Believed(honest)
+        measured: dict[str, AccountSample] = {}
+        for one in honest:
+            name = one.publisher.partition("~")[0]
+            before = measured.get(name, AccountSample(name))
+            rate, size = before.published_per_s + one.messages_per_s, one.messages_per_s * one.message_bytes
+            measured[name] = AccountSample(name, rate, before.bytes_per_s + size, published_per_s=rate)
+        claims = [Claim(one.publisher.partition("~")[0], one) for one in honest]
+        return believed([*claims, *lies], measured, published_per_s)
 
     def _neighbour_round_trips(self) -> Mapping[str, float]:
         return {

@@ -82,6 +82,8 @@ class PublisherSpec:
     contents repeat after so many, or never (0)."""
     claims: str | None = None
     """The publisher whose ids its messages carry, from an account of its own: it is hostile then, and owed nothing."""
+    lies_about: str | None = None
+    """A topic of others that it reports to publish on, more than any line carries and from the end of the world."""
 
     def ends_s(self, duration_s: float) -> float:
         """When it stops publishing."""

@@ -46,6 +46,7 @@ SETTLE_S: Final = 26.0
 """Long enough for every time-out of a session, one after another."""
 STORM_SHARE: Final = 0.3
 HOSTILE_SHARE: Final = 0.06
+LYING_SHARE: Final = 0.1
 UPLINK_MIN: Final = 3_000.0
 """Even the largest single message gets through in a fraction of any deadline."""
 FAULTS_FROM_S: Final = 4.0
@@ -107,6 +108,7 @@ def random_scenario(seed: int) -> Scenario:
     plan = _Plan(load, duration_s, tuple(at for at in bursts_s if at < duration_s - 6.0) or (first_s,))
     heads, edges = _topology(random)
     publishers = hostile_publishers(seed, plain_publishers(seed, _publishers(random, plan, heads)))
+    publishers = lying_publishers(seed, publishers)
     subscribers = _subscribers(random, plan, heads, edges, publishers)
     edges = _capacities(random, plan, edges, publishers, subscribers)
     heads = _head_capacities(random, heads, publishers)
@@ -158,6 +160,19 @@ def hostile_publishers(seed: int, publishers: tuple[PublisherSpec, ...]) -> tupl
     # On the same topic it reaches everybody whom its victim reaches.
     victim = random.choice([other for other in others if other.topic == rival.topic] or others)
     return tuple(replace(one, claims=victim.name) if one is rival else one for one in publishers)
+
+
+def lying_publishers(seed: int, publishers: tuple[PublisherSpec, ...]) -> tuple[PublisherSpec, ...]:
+    """In a few schedules one publisher lies to its head about a topic of the others. Drawn by itself as well."""
+    random = Random(f"lying {seed}")
+    if random.random() >= LYING_SHARE:
+        return publishers
+    liar = random.choice(publishers)
+    topics = sorted({publisher.topic for publisher in publishers} - {liar.topic})
+    if not topics:
+        return publishers
+    topic = random.choice(topics)
+    return tuple(replace(one, lies_about=topic) if one is liar else one for one in publishers)
 
 
 def _weighted(random: Random, choices: tuple[tuple[T, int], ...]) -> T:

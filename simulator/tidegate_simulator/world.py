@@ -98,6 +98,7 @@ class World:
         """Per target why no link carries anything there at the moment."""
         self._last_index = 0
         self.head_specs: dict[str, HeadSpec] = {head.name: head for head in scenario.heads}
+        self.liars = {one.name: one.lies_about for one in scenario.publishers if one.lies_about is not None}
         self.heads: dict[str, SimHead] = {}
         self.edges: dict[str, SimEdge] = {}
         self._build_brokers()

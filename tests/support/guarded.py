@@ -111,7 +111,8 @@ def _process(node: RabbitNode, folder: Path, role: str, changes: Mapping[str, ob
         "startup_timeout_s": 60,
     }
     file = folder / "whole.toml"
-    prepared = (folder / "broker.toml").read_text()
+    # A node of the tests has its management API at a port of its own.
+    prepared = (folder / "broker.toml").read_text().replace(":15672", f":{node.management_port}")
     own = tomllib.loads(prepared)
     lines = [line for line in prepared.splitlines() if line.partition(" = ")[0] not in changes]
     more = {**{option: value for option, value in options.items() if option not in own}, **changes}

@@ -46,8 +46,8 @@ ARROWS: dict[str, set[str]] = {
 ROOMS: dict[str, set[str]] = {
     "kit": {"config", "machine"},
     "topics": {"kit"},
-    "edge": {"config", "kit", "load", "machine", "policy", "topics"},
-    "head": {"config", "kit", "load", "machine", "policy", "topics"},
+    "edge": {"config", "kit", "load", "machine", "policy", "quotas", "topics"},
+    "head": {"config", "kit", "load", "machine", "policy", "quotas", "topics"},
 }
 AGENTS = "agents/tidegate_agents"
 SDK = "clients/tidegate"

@@ -48,6 +48,7 @@ from ..machine import (
 from ..policy import policy_named
 from .context import EdgeContext
 from .drops import EdgeDrops
+from .greed import Greed
 from .insights import EdgeInsights
 from .inspect import EdgeOperations
 from .markers import EdgeMarkers
@@ -84,7 +85,8 @@ class EdgeAgent:
         self.drops = EdgeDrops(context)
         self._outputs = EdgeOutputs(context, self.detector, self._markers, self.drops)
         self.balancing = EdgeBalancing(context, self.detector, policy, self.peers, self._markers)
-        self._operations = EdgeOperations(context, self.detector, self.balancing, policy, self.drops)
+        self._greed = Greed(context, self.detector)
+        self._operations = EdgeOperations(context, self.detector, self.balancing, policy, self.drops, self._greed)
         self._period_s = config.period_s
         self._hellos: deque[tuple[int, str]] = deque()
         """The latest ones that are not answered, by number, with their request ids; at most `HELLOS_MAX`."""
@@ -111,7 +113,16 @@ class EdgeAgent:
         dispatch.on_timer(HELLO_PART, self._period_over)
         dispatch.on_request(HELLO_PART, self._hello_answered)
         dispatch.stops.append(self._stop)
-        for part in (self._outputs, self._markers, self._insights, self.balancing, self._operations, self.drops):
+        parts = (
+            self._outputs,
+            self._markers,
+            self._insights,
+            self.balancing,
+            self._greed,
+            self._operations,
+            self.drops,
+        )
+        for part in parts:
             part.register(dispatch)
         dispatch.checks += [self.peers.validate, self._context.validate]
 

@@ -49,6 +49,7 @@ from ..machine import ReplyAddress
 from ..policy.interface import LoadView, Policy, Selection, Trigger
 from .context import EdgeContext
 from .drops import EdgeDrops
+from .greed import Greed
 from .session import EdgeBalancing, planned_moves
 
 REHEARSAL: Final = "rehearsal"
@@ -66,7 +67,9 @@ class EdgeOperations:
         balancing: EdgeBalancing,
         policy: Policy,
         drops: EdgeDrops,
+        greed: Greed,
     ) -> None:
+        self._greed = greed
         self._context = context
         self._detector = detector
         self._balancing = balancing
@@ -145,6 +148,16 @@ class EdgeOperations:
                     broker=context.config.edge,
                     ago_us=0 if named is None else round(max(context.now - named.at_s, 0.0) * 1e6),
                     record=self._detector.about_slowness(queue),
+                )
+            )
+        for greedy, found_s in self._greed.culprits:
+            found.append(
+                Culprit(
+                    what=greedy.kind,
+                    client=greedy.subscriber,
+                    broker=context.config.edge,
+                    ago_us=round(max(context.now - found_s, 0.0) * 1e6),
+                    record=greedy,
                 )
             )
         return tuple([*found, *self._refused.culprits()][:CULPRITS_TOLD_MAX])

@@ -28,6 +28,7 @@ from tidegate_protocol.messages import (
     SubscribeRequest,
     UnsubscribeRequest,
 )
+from tidegate_protocol.operations import QuotaUse
 from tidegate_protocol.rendering import refusals
 
 from ..config import HeadConfig
@@ -69,6 +70,7 @@ from .places.ledger import Operation
 from .places.placing import Placing
 from .places.preparations import Preparations
 from .places.removals import Removals
+from .publishers.accounts import AccountDefence
 from .publishers.arriving import PublisherArrivals
 from .publishers.defence import Defence
 from .publishers.leaving import PublisherMoves
@@ -92,6 +94,7 @@ class HeadAgent:
         paths = Paths(context)
         publishers = Publishers(context, paths)
         defence = Defence(context, publishers)
+        account_defence = AccountDefence(context)
         publisher_moves = PublisherMoves(context, neighbours, publishers, defence)
         arrivals = PublisherArrivals(context, publisher_moves)
         loads = HeadLoads(context, publisher_moves, arrivals)
@@ -115,8 +118,9 @@ class HeadAgent:
         # Clients and operators
         self._allocations = Allocations(context, edges, neighbours, migrations, knowledge, placing, doubts)
         self._rights = Rights(context, self._allocations, migrations, doubts, removals)
-        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights)
+        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights, account_defence)
         self._parts = (
+            *(context.usage, account_defence),
             *(knowledge, publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations),
             *(sessions, drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood),
             *(remote_steps, candidates, room, endings, self._acceptances, operations, insights, self._rights),
@@ -154,6 +158,11 @@ class HeadAgent:
         return self._context.paused
 
     @property
+    def quotas(self) -> tuple[QuotaUse, ...]:
+        """What accounts and tenants use of their quotas, the most used first."""
+        return self._context.usage.uses()
+
+    @property
     def story(self) -> list[Decision]:
         """The recent decisions, oldest first."""
         return self._context.chronicle.decisions
@@ -162,6 +171,7 @@ class HeadAgent:
         """Take one event at time `now` (seconds, monotonic) and say what is to be done."""
         context, dispatch = self._context, self._dispatch
         context.now = now
+        context.account = event.account if isinstance(event, MessageReceived) else ""
         if isinstance(event, ActionFailed):
             context.decide(ActionRefused(type(event.action).__name__, event.problem))
         objection = context.veil.objection(event, context.rules) if isinstance(event, MessageReceived) else None

@@ -26,6 +26,7 @@ from .moving.cooldowns import Cooldowns
 from .moving.promises import Promises
 from .places.ledger import Ledger
 from .registry import Registry
+from .usage import Usage
 from .veil import Veil
 
 
@@ -46,6 +47,9 @@ class HeadContext(BrokerContext):
         """What accounts may publish and subscribe; None: everything."""
         self.veil = Veil()
         self.accounts = Accounts(self)
+        self.account = ""
+        """The account of the message that is being handled, as RabbitMQ has checked it; empty where it names none."""
+        self.usage = Usage(self)
 
     def reply(self, to: ReplyAddress | Iterable[ReplyAddress | None] | None, message: ControlMessage) -> None:
         """Answer, each asker with what it may see."""

@@ -79,6 +79,7 @@ from .load import HeadLoads
 from .moving.offers import candidate, fitting_candidates
 from .moving.sessions import Sessions
 from .neighbours import Neighbours
+from .publishers.accounts import AccountDefence
 from .publishers.defence import Defence
 
 PART: Final = "operations"
@@ -123,6 +124,7 @@ class Operations:
         loads: HeadLoads,
         defence: Defence,
         insights: Insights,
+        account_defence: AccountDefence,
     ) -> None:
         self._context = context
         self._edges = edges
@@ -131,6 +133,7 @@ class Operations:
         self._loads = loads
         self._defence = defence
         self._insights = insights
+        self._account_defence = account_defence
         self._questions: dict[str, _Question] = {}
         self._refused = RefusedAccounts(context.config.head, context)
         self._gatherings = Gatherings(context, PART, self._heard, self._finish)
@@ -203,6 +206,7 @@ class Operations:
                 culprits=self._culprits(answers),
                 missing=tuple(question.missing),
                 insight=self._insights.state(),
+                quotas=context.usage.uses(),
             )
             context.reply(reply_to, reply)
 
@@ -247,6 +251,16 @@ class Operations:
                 )
             )
         found += self._refused.culprits()
+        found += [
+            Culprit(
+                what=named.decision.kind,
+                client=named.client,
+                broker=context.config.head,
+                ago_us=round(max(context.now - named.at_s, 0.0) * 1e6),
+                record=named.decision,
+            )
+            for named in self._account_defence.culprits
+        ]
         found += [culprit for answer in answers.values() for culprit in answer.culprits]
         return tuple(found[:CULPRITS_TOLD_MAX])
 
@@ -275,7 +289,8 @@ class Operations:
         """Who is meant by a name; None if it is nobody we know."""
         context = self._context
         subscriber = subscriber_named(about)
-        publishers = [*context.registry.publishers, *self._defence.watched]
+        named = [culprit.client for culprit in self._account_defence.culprits]
+        publishers = [*context.registry.publishers, *self._defence.watched, *named]
         publisher = next((name for name in sorted(publishers) if about in (name, name.partition("~")[0])), None)
         if not about:
             return about, Explained.CLUSTER

@@ -15,7 +15,7 @@ Knows nothing of messages, routes or decisions; time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
@@ -100,6 +100,13 @@ class Registry:
         """Subscriber and pattern of all that are in several places."""
         self.publishers: dict[str, float] = {}
         """Until when each counts as present, in this order."""
+        self.owner: Callable[[str], str] = lambda client: ""
+        """The account of a client that is entered; empty where it is not known."""
+        self.held: dict[str, int] = {}
+        """Subscriptions by account."""
+        self.publishing: dict[str, int] = {}
+        """Publishers by account."""
+        self._publisher_owners: dict[str, str] = {}
 
     # Edges
 
@@ -130,7 +137,9 @@ class Registry:
         places.add(place)
         if len(places) > 1:
             self.doubled.add(client)
-        self._numbers_of(subscription.subscriber).take(subscription.number)
+        numbers = self._numbers_of(subscription.subscriber)
+        numbers.take(subscription.number)
+        _count(self.held, numbers.account, 1)
         return before
 
     def remove(self, edge: str, subscriber: str, number: int) -> Subscription | None:
@@ -151,13 +160,14 @@ class Registry:
             del self._by_pattern[subscriber, subscription.pattern]
         numbers = self._numbers[subscriber]
         numbers.release(number)
+        _count(self.held, numbers.account, -1)
         if not numbers.used:
             self._departed[subscriber] = self._numbers.pop(subscriber).last
         return subscription
 
     def _numbers_of(self, subscriber: str) -> _Numbers:
         if subscriber not in self._numbers:
-            self._numbers[subscriber] = _Numbers(self._departed.pop(subscriber, -1))
+            self._numbers[subscriber] = _Numbers(self._departed.pop(subscriber, -1), self.owner(subscriber))
         return self._numbers[subscriber]
 
     def get(self, edge: str, key: Key) -> Subscription | None:
@@ -199,17 +209,24 @@ class Registry:
 
     def publisher_heard(self, publisher: str, until_s: float) -> None:
         """A publisher showed up; it counts as present until `until_s`, longer than all heard of before."""
-        self.publishers.pop(publisher, None)
+        if self.publishers.pop(publisher, None) is None:
+            owner = self._publisher_owners[publisher] = self.owner(publisher)
+            _count(self.publishing, owner, 1)
         self.publishers[publisher] = until_s
 
     def publisher_gone(self, publisher: str) -> None:
-        self.publishers.pop(publisher, None)
+        if self.publishers.pop(publisher, None) is not None:
+            _count(self.publishing, self._publisher_owners.pop(publisher), -1)
+
+    def publishers_of(self, account: str) -> list[str]:
+        """The publishers of an account that are here, in the order of their ids."""
+        return sorted(publisher for publisher, owner in self._publisher_owners.items() if owner == account)
 
     def expire_publishers(self, now: float) -> list[str]:
         """Forget the publishers whose time is over."""
         gone = list(takewhile(lambda publisher: self.publishers[publisher] <= now, self.publishers))
         for publisher in gone:
-            del self.publishers[publisher]
+            self.publisher_gone(publisher)
         return gone
 
     # Checks
@@ -230,6 +247,12 @@ class Registry:
         assert sum(n.total for n in self._numbers.values()) == len(everything)
         assert self.doubled == {client for client, places in self._by_pattern.items() if len(places) > 1}
         assert not self._numbers.keys() & self._departed.keys(), "a subscriber that is here and gone"
+        held: dict[str, int] = {}
+        for numbers in self._numbers.values():
+            _count(held, numbers.account, numbers.total)
+        assert held == self.held, "subscriptions by account"
+        assert self._publisher_owners.keys() == self.publishers.keys(), "a publisher without an owner"
+        assert sum(self.publishing.values()) == len(self.publishers), "publishers by account"
         assert list(self.publishers.values()) == sorted(self.publishers.values()), "a publisher that expires too late"
 
     def __iter__(self) -> Iterator[tuple[str, Subscription]]:
@@ -238,12 +261,22 @@ class Registry:
                 yield name, self.edges[name].subscriptions[key]
 
 
+def _count(counts: dict[str, int], account: str, more: int) -> None:
+    """Count for an account; one with nothing is left out."""
+    total = counts.get(account, 0) + more
+    if total:
+        counts[account] = total
+    else:
+        counts.pop(account, None)
+
+
 class _Numbers:
     """The numbers in use by one subscriber, and the last one given to it."""
 
-    __slots__ = ("last", "total", "used")
+    __slots__ = ("account", "last", "total", "used")
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, account: str = "") -> None:
+        self.account = account
         self.used: dict[int, int] = {}
         self.total = 0
         self.last = last

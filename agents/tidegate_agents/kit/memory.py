@@ -6,7 +6,7 @@ that is written again is the newest. Reading changes nothing. Knows no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -44,6 +44,14 @@ class Recent(MutableMapping[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def forget_while(self, over: Callable[[V], bool]) -> None:
+        """Forget the oldest entries as long as their values are over; the first that is not ends it."""
+        while self._entries:
+            key = next(iter(self._entries))
+            if not over(self._entries[key]):
+                return
+            del self._entries[key]
 
     def validate(self) -> None:
         """Raise AssertionError if more is kept than may be."""

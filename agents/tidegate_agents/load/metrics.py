@@ -96,6 +96,21 @@ class PublisherSample:
         return math.isfinite(self.messages_per_s * self.message_bytes + self.round_trip_s)
 
 
+@dataclass(frozen=True, slots=True)
+class AccountSample:
+    """What all connections of one account send to a head, as its RabbitMQ counts it."""
+
+    account: str
+    messages_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """On the wire, control messages and acknowledgements included: never less than what is published."""
+    useless_per_s: float = 0.0
+    """Messages that no queue took."""
+    connections: int = 0
+    published_per_s: float = 0.0
+    """Of its messages, those that may be publications: the others are control messages."""
+
+
 def offered_bytes_per_s(subscriptions: Iterable[SubscriptionSample]) -> float:
     """What all subscriptions of an edge ask of its uplink, those in migration too: they do use it."""
     return sum(subscription.offered_bytes_per_s for subscription in subscriptions)

@@ -31,6 +31,9 @@ from .definitions import HASHING, SALT_BYTES, password_hash
 from .expressions import publishing_expression
 from .roles import Account
 
+REASON: Final = "its rights have changed"
+"""Told to clients whose connections are closed."""
+
 NAMES: Final = ("configure", "write", "read")
 KEYS: Final = ("exchange", "write", "read")
 
@@ -82,12 +85,12 @@ async def apply(api: AccountsApi, wanted: Wanted) -> list[Change]:
     changes = [change for one in wanted.accounts if (change := await _account(api, wanted, one, users, names, keys))]
     for user in sorted(wanted.elsewhere & names.keys()):
         await api.delete_permission(user)
-        changes.append(Change(wanted.broker, user, (ChangeKind.SHUT_OUT,), await api.close_user(user)))
+        changes.append(Change(wanted.broker, user, (ChangeKind.SHUT_OUT,), await api.close_user(user, REASON)))
     for user in sorted(wanted.gone.keys() & users.keys()):
         if not _has_password(users[user], wanted.gone[user]):
             continue  # of the same name, and not of our making
         await api.delete_user(user)
-        changes.append(Change(wanted.broker, user, (ChangeKind.DELETED,), await api.close_user(user)))
+        changes.append(Change(wanted.broker, user, (ChangeKind.DELETED,), await api.close_user(user, REASON)))
     return changes
 
 
@@ -125,7 +128,7 @@ async def _account(
             lost |= not (rights.exchange == PUBLISH_EXCHANGE and _only_wider(user, there, wanted))
     if not kinds:
         return None
-    closed = await api.close_user(user) if lost and known is not None else 0
+    closed = await api.close_user(user, REASON) if lost and known is not None else 0
     return Change(wanted.broker, user, tuple(dict.fromkeys(kinds)), closed)
 
 

@@ -18,6 +18,8 @@ from tidegate_protocol.names import LINK_CHECK_EXCHANGE
 from .roles import Account
 
 SALT_BYTES: Final = 4
+QUEUES_MAX: Final = 100_000
+"""Of one virtual host: more than brokers ever need, and less than RabbitMQ can hold."""
 HASHING: Final = "rabbit_password_hashing_sha256"
 
 
@@ -35,7 +37,14 @@ def exchange_definitions(vhost: str, accounts: Sequence[Account]) -> dict[str, A
     types = {**dict.fromkeys(names, "topic"), LINK_CHECK_EXCHANGE: "fanout"}
     form = {"vhost": vhost, "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
     exchanges = [{"name": name, "type": kind, **form} for name, kind in types.items()]
-    return {"vhosts": [{"name": vhost}], "exchanges": exchanges}
+    return {
+        "vhosts": [{"name": vhost}],
+        "exchanges": exchanges,
+        # Clients may declare queues for answers, and user limits know no queues.
+        "parameters": [
+            {"vhost": vhost, "component": "vhost-limits", "name": "limits", "value": {"max-queues": QUEUES_MAX}}
+        ],
+    }
 
 
 def account_definitions(vhost: str, accounts: Sequence[Account], passwords: Mapping[str, str]) -> dict[str, Any]:
@@ -47,6 +56,7 @@ def account_definitions(vhost: str, accounts: Sequence[Account], passwords: Mapp
                 "password_hash": password_hash(passwords[account.user]),
                 "hashing_algorithm": HASHING,
                 "tags": list(account.tags),
+                "limits": dict(account.limits),
             }
             for account in accounts
         ],

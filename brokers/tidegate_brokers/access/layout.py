@@ -24,6 +24,10 @@
     tenant = "coastguard"
     publish = false
     subscribe = ["coast.alert.#"]   # true: all that its tenant may; without a tenant, any topic
+    quota = { subscriptions = 50 }  # what it may use; the rest as in default_quota
+
+    [default_quota]                 # what every client may use; the rest by default
+    messages_per_s = 1_000
 
     [[operator]]
     name = "operator"               # with tenant = "…", it looks only, and sees no names of others
@@ -55,6 +59,7 @@ from tidegate_protocol.topics import ANY_WORDS, covers
 
 from ..errors import TopologyError
 from ..settings.options import Name, Options
+from ..settings.quotas import QuotaEntry, QuotaOptions
 from .names import owns
 from .roles import (
     Account,
@@ -119,17 +124,14 @@ Grant = Patterns | StrictBool
 """Patterns, or all (`true`), or none (`false`)."""
 
 
-class Quota(Options):
-    """What an account or a tenant may use up. No limit can be set yet."""
-
-
 class Tenant(Options):
     """A bound for several accounts."""
 
     name: Name
     publish: Grant = False
     subscribe: Grant = False
-    quota: Quota = Quota()
+    quota: QuotaOptions | None = None
+    """What all of its accounts may use together; None: no more than each of them."""
 
     def grant(self, deed: Deed) -> tuple[str, ...]:
         """What its accounts may at most."""
@@ -143,7 +145,8 @@ class Client(Options):
     tenant: Name | None = None
     publish: Grant = False
     subscribe: Grant = False
-    quota: Quota = Quota()
+    quota: QuotaOptions | None = None
+    """What it may use; what is left out is as in `default_quota`."""
 
     def grant(self, deed: Deed, tenant: Tenant | None) -> tuple[str, ...]:
         """What it may do: its patterns, or where it is granted everything, those of its tenant."""
@@ -182,6 +185,8 @@ class Layout(Options):
     operator: tuple[Operator, ...] = ()
     analyst: tuple[Person, ...] = ()
     secret: tuple[Person, ...] = ()
+    default_quota: Annotated[tuple[QuotaOptions, ...], Field(max_length=1)] = ()
+    """What every client may use, unless its own quota says otherwise."""
 
     @classmethod
     def load(cls, *files: Path) -> Layout:
@@ -247,6 +252,19 @@ class Layout(Options):
         clients = tuple(client.name for client in self.client)
         return clients + tuple(person.name for person in (*self.operator, *self.analyst))
 
+    def quota_of(self, client: Client) -> QuotaEntry:
+        """What a client may use."""
+        values: dict[str, Any] = {"account": client.name, "tenant": client.tenant}
+        for given in (*self.default_quota, *((client.quota,) if client.quota is not None else ())):
+            values |= given.model_dump(include=given.model_fields_set)
+        return QuotaEntry.model_validate(values)
+
+    @property
+    def tenant_quotas(self) -> tuple[QuotaEntry, ...]:
+        """What the accounts of a tenant may use together, where that is said."""
+        given = [(tenant.name, tenant.quota) for tenant in self.tenant if tenant.quota is not None]
+        return tuple(QuotaEntry.model_validate({"tenant": name, **quota.model_dump()}) for name, quota in given)
+
     @property
     def places(self) -> tuple[HeadPlace | EdgePlace, ...]:
         """All brokers."""
@@ -308,8 +326,9 @@ class Layout(Options):
         for neighbour in self.neighbours(head):
             yield neighbour_at_head(neighbour.name, head.name, head.cluster)
             yield link_at_head(neighbour.name)
-        for rights in self.rules:
-            yield client_at_head(rights.account, rights.publish)
+        for client in self.client:
+            account = client_at_head(client.name, client.grant(Deed.PUBLISH, self.tenant_of(client)))
+            yield replace(account, limits=self.quota_of(client).user_limits)
         for operator in self.operator:
             yield operator_at_head(operator.name)
         for analyst in self.analyst:
@@ -319,6 +338,6 @@ class Layout(Options):
         yield edge_account(edge.name)
         yield warden_account(edge.name)
         yield link_at_edge(edge.head)
-        for rights in self.rules:
-            if rights.subscribe:
-                yield subscriber_at_edge(rights.account)
+        for client in self.client:
+            if client.grant(Deed.SUBSCRIBE, self.tenant_of(client)):
+                yield replace(subscriber_at_edge(client.name), limits=self.quota_of(client).user_limits)

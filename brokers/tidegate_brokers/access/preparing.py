@@ -60,6 +60,8 @@ MUTUAL: Final = (
 PROMETHEUS: Final = "prometheus"
 """The folder with what Prometheus is to look at."""
 RULES_FILE: Final = "rules.json"
+TABLES: Final = ("neighbours", "quotas")
+"""Options of a broker that are lists of tables."""
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
 """RabbitMQ reads as another user; there are only hashes in it."""
@@ -304,6 +306,8 @@ class Access:
             **self._management(head),
             **self._broker_tls(),
             **self._link_tls(),
+            "warden_url": self._warden_url(head).reveal(),
+            "quotas": self._quotas(),
             "neighbours": [
                 {"name": other.name, "url": self._url(other, user), "link_url": self._url(other, link)}
                 for other in self._layout.neighbours(head)
@@ -322,7 +326,12 @@ class Access:
             "rules_file": RULES_FILE,
             **self._management(edge),
             **self._broker_tls(),
+            "quotas": self._quotas(),
         }
+
+    def _quotas(self) -> list[dict[str, Any]]:
+        entries = [*map(self._layout.quota_of, self._layout.client), *self._layout.tenant_quotas]
+        return [entry.model_dump(exclude_none=True, exclude={"publish"}) for entry in entries]
 
     def _address(self, head: HeadPlace) -> ServerUrl:
         """As clients reach it: the settings of heads are the same for all, their addresses are not."""
@@ -343,9 +352,10 @@ def _rabbitmq_time(config: BrokerConfig) -> str:
 
 def _toml(values: Mapping[str, Any]) -> str:
     # JSON's strings, numbers and lists are TOML's, too; only tables are not.
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key != "neighbours"]
-    for table in values.get("neighbours", ()):
-        lines += ["", "[[neighbours]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in TABLES]
+    for name in TABLES:
+        for table in values.get(name, ()):
+            lines += ["", f"[[{name}]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ Invariants:
 - a client may bind its own queue to the key of its own orders, and to nothing else;
 - on an edge a subscriber may read output queues of its own name and of names that begin with it and a hyphen;
 - accounts of brokers, links and wardens have a dot in their names, which no client's name has;
-- only wardens have the tag `administrator`, and no process of ours has a warden's password;
+- only wardens have the tag `administrator`; of our processes a head has the password of its own warden, nobody else's;
 - an account that may pass on the `user_id` of others (`impersonator`) delivers data, and can do nothing else.
 
 RabbitMQ can't know whether a request to a head names a client of its sender; the head checks that with `names.py`.
@@ -18,8 +18,8 @@ RabbitMQ can't know whether a request to a head names a client of its sender; th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate_protocol.names import (
@@ -68,7 +68,7 @@ head.
 
 
 WARDEN_TAGS: Final = ("administrator",)
-"""RabbitMQ asks for no less where connections of a user are closed (docs/adr/0012)."""
+"""RabbitMQ lets nobody else close the connections of others or limit them (docs/adr/0012)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,8 @@ class Account:
     read: str = NOTHING
     topics: tuple[TopicRights, ...] = ()
     tags: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What RabbitMQ itself allows the user: connections and channels."""
 
 
 def broker_user(broker: str) -> str:

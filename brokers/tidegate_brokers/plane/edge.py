@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +34,7 @@ from tidegate_agents.machine import (
     Started,
     UnbindMarker,
 )
+from tidegate_agents.quotas import AccountQuota, account_named
 from tidegate_protocol.messages import Subscription
 from tidegate_protocol.names import DELIVER_EXCHANGE, MARKER_PREFIX, OUTPUT_PREFIX, output_queue
 from tidegate_protocol.topics import is_pattern
@@ -67,6 +69,8 @@ class EdgePlane:
     """How many messages may wait in a queue whose subscriber is too slow."""
     seal: Seal = field(default_factory=Seal)
     drops: DropPlane = field(default_factory=lambda: DropPlane(NOTHING_KEPT))
+    quotas: Mapping[str, AccountQuota] = field(default_factory=dict)
+    """By account: what may wait for each of its subscriptions."""
 
     async def adopt(self, channel: AbstractChannel, management: Management) -> Started:
         """Take over what a predecessor left. What its crash may have left besides is removed: second bindings, and
@@ -211,11 +215,15 @@ class EdgePlane:
         scratch = await channel.connection.channel(publisher_confirms=False)
         try:
             arguments: dict[str, FieldValue] = {**QUEUE_ARGUMENTS, "x-expires": subscription.expires_s * 1000}
+            account = account_named(subscription.subscriber, self.quotas)
+            if account is not None:
+                # Of this and the limit of the policy for all output queues, RabbitMQ takes the smaller one.
+                arguments["x-max-length-bytes"] = self.quotas[account].bytes_per_queue
             await scratch.queue_declare(queue, durable=True, arguments=arguments)
             await scratch.close()
         except ChannelPreconditionFailed:
-            # The queue is there with another expiry, which can't be changed without losing what waits in it.
-            log.info("output queue %s exists with another expiry, which it keeps", queue)
+            # The queue is there with another expiry, or limit, which can't be changed without losing what waits in it.
+            log.info("output queue %s exists with another expiry or limit, which it keeps", queue)
         await _bind(channel, queue, subscription)
 
     async def _list(self, management: Management) -> dict[str, list[Subscription]]:

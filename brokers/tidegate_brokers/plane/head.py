@@ -27,6 +27,7 @@ from tidegate_agents.machine import (
     DropLink,
     EnsureLink,
     Event,
+    KeepOut,
     LinkKind,
     MarkerPublished,
     PublishMarker,
@@ -53,6 +54,7 @@ from tidegate_protocol.topics import is_pattern
 
 from ..errors import RabbitError, RabbitUnreachable
 from ..rabbit.management import Json, Management
+from ..rabbit.warden import Warden
 from ..settings.tls import SYSTEM_AUTHORITIES, shovel_options
 from ..settings.urls import ServerUrl
 from .fences import FenceWatch
@@ -118,6 +120,8 @@ class HeadPlane:
     """Whether publishers are to find that they may name their accounts; None: as a predecessor left it."""
     seal: Seal = field(default_factory=Seal)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    warden: Warden | None = None
+    """Who may keep accounts out; None where there is nobody."""
     confirming: AbstractChannel | None = None
     """Where markers are published; opened when the first one is, and again on a new connection."""
 
@@ -210,6 +214,8 @@ class HeadPlane:
                 return None
             case DisconnectPublisher():
                 return await disconnect_publisher(management, action)
+            case KeepOut():
+                return await keep_out(self.warden, action)
             case _:
                 raise AssertionError(f"a head has no use for {type(action).__name__}")
 
@@ -376,6 +382,19 @@ async def disconnect_publisher(management: Management, action: DisconnectPublish
     if not closed:
         return ActionFailed(action, f"no connection is named {PUBLISHER_CONNECTION}{action.publisher}")
     log.warning("disconnected %s: %s", action.publisher, reason, extra={"connections": closed})
+    return None
+
+
+async def keep_out(warden: Warden | None, action: KeepOut) -> Event | None:
+    """Close an account's connections and refuse new ones for a while. It may be repeated."""
+    if warden is None:
+        return ActionFailed(action, "warden_url is not configured")
+    try:
+        await warden.keep_out(action.account, action.lease_s)
+    except RabbitUnreachable:
+        raise
+    except RabbitError as error:
+        return ActionFailed(action, str(error))
     return None
 
 

@@ -15,7 +15,6 @@ from ..errors import RabbitDenied, RabbitForbidden
 from ..settings.urls import ServerUrl
 from .management import Json, Management
 
-REASON: Final = "its rights have changed"
 IMPORT_FIRST: Final = "let it read its definitions once: rabbitmqctl import_definitions, each file in definitions/"
 
 
@@ -59,16 +58,6 @@ class AccountsApi(Management):
 
     async def put_topic_permission(self, user: str, rights: Mapping[str, str]) -> None:
         await self._request("PUT", f"topic-permissions/{self._vhost}/{_quoted(user)}", rights)
-
-    async def close_user(self, user: str) -> int:
-        """Close every connection of a user to this RabbitMQ; how many there were. Channels remember rights that they
-        have used, so that nothing less ends what a right allowed.
-        """
-        path = f"connections/username/{_quoted(user)}"
-        there = len(await self._get_list(path))
-        if there:
-            await self._request("DELETE", path, headers={"X-Reason": REASON})
-        return there
 
 
 def _quoted(name: str) -> str:

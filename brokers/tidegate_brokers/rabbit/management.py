@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -43,12 +44,28 @@ ALARMED: Final = httpx.codes.SERVICE_UNAVAILABLE
 
 Json = dict[str, Any]
 
+SENDER_ORDER: Final = {"connections": "recv_oct_details.rate", "channels": "message_stats.publish_details.rate"}
+SENDER_COLUMNS: Final = {
+    "connections": "name,user,vhost,connected_at,recv_oct,recv_oct_details.rate",
+    "channels": "name,user,vhost,consumer_count,message_stats.publish_details.rate,"
+    "message_stats.drop_unroutable_details.rate,message_stats.return_unroutable_details.rate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Senders:
+    """Rows of RabbitMQ's statistics."""
+
+    connections: list[Json]
+    channels: list[Json]
+
 
 class Management:
     """The management API of one RabbitMQ, for one virtual host."""
 
     def __init__(self, url: ServerUrl, vhost: str, *, attempts: int = ATTEMPTS_MAX) -> None:
         self.where = str(url)
+        self.user = url.credentials[0]
         self._vhost = quote(vhost, safe="")
         self._attempts = attempts
         self._http = httpx.AsyncClient(
@@ -139,6 +156,59 @@ class Management:
                 await self._request("DELETE", f"connections/{quote(str(item['name']), safe='')}", headers=header)
                 closed += 1
         return closed
+
+    async def senders(self, rows: int) -> Senders:
+        """The connections to this virtual host and their channels that send most, at most so many of each.
+
+        The lists of one virtual host know no pages, so that those of all are asked for. Statistics are seconds old.
+        """
+        mine, found = unquote(self._vhost), {}
+        for what, columns in SENDER_COLUMNS.items():
+            query = f"page=1&page_size={rows}&sort={SENDER_ORDER[what]}&sort_reverse=true"
+            answer = self._object(await self._get(f"{what}?{query}&columns={columns}"))
+            items = self._list(answer.get("items", [])) if answer is not None else []
+            found[what] = [item for item in items if item.get("vhost") == mine]
+        return Senders(found["connections"], found["channels"])
+
+    # Users, for the warden: these need the tag `administrator`
+
+    async def close_user(self, user: str, reason: str) -> int:
+        """Close all connections of a user, to any virtual host; how many there were. Channels remember rights that they
+        have used, so that nothing less ends what a right allowed.
+        """
+        path = f"connections/username/{quote(user, safe='')}"
+        there = len(await self._get_list(path))
+        if there:
+            await self._request("DELETE", path, headers={"X-Reason": reason})
+        return there
+
+    async def user_limits(self, user: str) -> dict[str, int]:
+        """The limits of a user, by name."""
+        for item in await self._get_list(f"user-limits/{quote(user, safe='')}"):
+            values = item.get("value")
+            return {str(name): int(value) for name, value in values.items()} if isinstance(values, dict) else {}
+        return {}
+
+    async def limit_user(self, user: str, connections: int | None) -> None:
+        """Have a user open at most so many connections; None: as many as it likes."""
+        path = f"user-limits/{quote(user, safe='')}/max-connections"
+        if connections is None:
+            await self._request("DELETE", path)
+        else:
+            await self._request("PUT", path, {"value": connections})
+
+    async def globals(self, prefix: str) -> dict[str, Any]:
+        """Global parameters whose names start with `prefix`."""
+        found = await self._get_list("global-parameters")
+        return {name: item.get("value") for item in found if (name := str(item.get("name"))).startswith(prefix)}
+
+    async def put_global(self, name: str, value: Mapping[str, object]) -> None:
+        await self._request("PUT", f"global-parameters/{quote(name, safe='')}", {"name": name, "value": dict(value)})
+
+    async def delete_global(self, name: str) -> None:
+        await self._request("DELETE", f"global-parameters/{quote(name, safe='')}")
+
+    # Shovels
 
     async def shovels(self) -> dict[str, Json]:
         """The parameters of all dynamic shovels, by name."""

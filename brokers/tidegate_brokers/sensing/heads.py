@@ -1,6 +1,7 @@
 """The sample of a head: what comes in, what its links are asked to carry, and which publisher sends how much.
 
-RabbitMQ counts messages, not who sent them; publishers of ours report that themselves, about once a second. Invariants:
+RabbitMQ counts what each account sends, not on which topics; publishers of ours report that themselves, about once a
+second, and are believed as far as RabbitMQ's counts allow (`head/publishers/credibility`). Invariants:
 
 - a report stands for its publisher until the next one, or until it is too old: a publisher that stops is at 0 soon.
   It is news once: a sample names the publishers for which an older report stands;
@@ -12,15 +13,17 @@ RabbitMQ counts messages, not who sent them; publishers of ours report that them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate_agents.head.publishers.credibility import Believed, Claim, Credit, believed
 from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role
 from tidegate_agents.machine import HeadSampled
 from tidegate_protocol.messages import TOPICS_PER_PUBLISHER_MAX, Capacity, PublisherReport
 from tidegate_protocol.names import INGRESS_PREFIX, LINK_PREFIX, PUBLISH_EXCHANGE
 
+from .accounts import AccountWatch
 from .edges import ELAPSED_S_MIN, SIZE_SHARE
 from .exposition import MESSAGE_BYTES, MESSAGES, Exposition
 from .queues import Differences
@@ -48,11 +51,13 @@ class LatestReports:
 
     def __init__(self) -> None:
         self._streams: dict[str, dict[str, _ReportedStream]] = {}
+        self._accounts: dict[str, str] = {}
+        """By publisher, who sent its latest report."""
         self._news: set[str] = set()
         """Those of them who have reported since `take_unheard`."""
         self._count = 0
 
-    def reported(self, report: PublisherReport, now_s: float) -> None:
+    def reported(self, report: PublisherReport, now_s: float, account: str = "") -> None:
         """Take over a report. One that names as many topics as fit may have left some for the next: those stay."""
         elapsed_s = max(report.elapsed_us / 1e6, REPORT_S_MIN)
         streams = self._streams.get(report.publisher, {})
@@ -72,6 +77,7 @@ class LatestReports:
         self._put(report.publisher, kept)
         if kept:
             self._news.add(report.publisher)
+            self._accounts[report.publisher] = account
 
     def fresh(self, now_s: float) -> tuple[PublisherSample, ...]:
         """What publishers send now, in the order of their ids and topics."""
@@ -80,6 +86,10 @@ class LatestReports:
             if old:
                 self._put(publisher, {topic: stream for topic, stream in streams.items() if topic not in old})
         return tuple(streams[topic].sample for _, streams in sorted(self._streams.items()) for topic in sorted(streams))
+
+    def claims(self, now_s: float) -> tuple[Claim, ...]:
+        """What publishers say that they send now, and which account said so."""
+        return tuple(Claim(self._accounts[sample.publisher], sample) for sample in self.fresh(now_s))
 
     def take_unheard(self) -> frozenset[str]:
         """The publishers whose last report was there already when this was last asked."""
@@ -93,14 +103,25 @@ class LatestReports:
             self._streams[publisher] = streams
         else:
             self._news.discard(publisher)
+            self._accounts.pop(publisher, None)
 
 
 class HeadSampler:
     """Makes samples of one head from successive answers."""
 
-    def __init__(self, broker: str, capacity: Capacity) -> None:
+    def __init__(
+        self,
+        broker: str,
+        capacity: Capacity,
+        accounts: AccountWatch | None = None,
+        may_publish: Callable[[str, str], bool] = lambda account, topic: True,
+    ) -> None:
+        """`accounts`: what RabbitMQ counts of each; without it reports are believed, but for their round trips."""
         self._broker = broker
         self._capacity = capacity
+        self._accounts = accounts
+        self._may_publish = may_publish
+        self._credit = Credit()
         self.publishers = LatestReports()
         self._enqueued, self._published, self._forwarded = Differences(), Differences(), Differences()
         self._moment_s: float | None = None
@@ -122,7 +143,8 @@ class HeadSampler:
         self._learn_sizes(answer)
         if first:
             return None
-        publishers = self.publishers.fresh(moment_s)
+        found = self._believed(moment_s, sum(published.values()) / elapsed_s)
+        publishers = found.samples
         mean = self._mean_bytes(publishers)
         messages_in = (sum(published.values()) + sum(forwarded.values())) / elapsed_s
         offered = sum(
@@ -137,7 +159,20 @@ class HeadSampler:
             messages_in_per_s=messages_in,
             capacity=self._capacity,
         )
-        return HeadSampled(broker, publishers, dict(neighbour_round_trip_s), self.publishers.take_unheard())
+        return HeadSampled(
+            broker,
+            publishers,
+            dict(neighbour_round_trip_s),
+            self.publishers.take_unheard(),
+            self._accounts.take_news() if self._accounts is not None else None,
+            found.untrue,
+        )
+
+    def _believed(self, moment_s: float, published_per_s: float) -> Believed:
+        claims = self.publishers.claims(moment_s)
+        measured = self._accounts.measured(moment_s) if self._accounts is not None else None
+        unverified = self._credit.left(moment_s, sorted({claim.account for claim in claims}), measured)
+        return believed(claims, measured, published_per_s, unverified, self._may_publish)
 
     def _learn_sizes(self, answer: Exposition) -> None:
         if not answer.has(MESSAGE_BYTES):

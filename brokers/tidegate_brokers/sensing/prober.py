@@ -80,7 +80,8 @@ class Switchboard:
         self._agent = agent
         self.reply: Callable[[ReplyAddress, ControlMessage], None] = _nobody
         self.prober: Prober | None = None
-        self.reported: Callable[[PublisherReport], None] = _ignored
+        self.reported: Callable[[PublisherReport, str], None] = _ignored
+        """Takes the report of a publisher and the account that sent it."""
         self.subscriber_reported: Callable[[SubscriberReport], ReportTaken] | None = None
         """Takes the reports of subscribers; None on an edge, to which they are not sent."""
 
@@ -90,8 +91,8 @@ class Switchboard:
             case MessageReceived(message=Probe(), reply_to=address):
                 if address is not None:
                     self.reply(address, ProbeReply(clock_us=round(time.time() * MICROSECONDS)))
-            case MessageReceived(message=PublisherReport() as report):
-                self.reported(report)
+            case MessageReceived(message=PublisherReport() as report, account=account):
+                self.reported(report, account)
             case MessageReceived(message=SubscriberReport() as digests, reply_to=address):
                 self._take(digests, address)
             case ReplyReceived(request_id=request_id, message=message) if request_id.startswith(PROBE_PREFIX):
@@ -115,5 +116,5 @@ def _nobody(address: ReplyAddress, message: ControlMessage) -> None:
     """Until a control channel is there."""
 
 
-def _ignored(report: PublisherReport) -> None:
+def _ignored(report: PublisherReport, account: str) -> None:
     """What publishers report to a broker that has none."""

@@ -13,10 +13,13 @@ from prometheus_client import CollectorRegistry
 from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.machine import Event, ReplyAddress
 from tidegate_protocol.messages import ControlMessage, PublisherReport
+from tidegate_protocol.topics import matches
 
 from ..plane.edge import EdgePlane
 from ..rabbit.management import Management
 from ..settings.options import EdgeConfig, HeadConfig
+from ..settings.quotas import account_quotas
+from .accounts import AccountWatch
 from .edges import EdgeSampler
 from .gauges import Sensed, SensedCollector, SensingMetrics
 from .heads import HeadSampler
@@ -46,6 +49,8 @@ class Senses:
     prober: Prober | None = None
     also_reported: Callable[[PublisherReport], None] | None = None
     """Who else wants to know what publishers report."""
+    more: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
+    """What else runs."""
 
     def connect(self, reply: Callable[[ReplyAddress, ControlMessage], None], targets: Mapping[str, Request]) -> None:
         """Say how probes are sent and answered; done once, because control channels in turn need the switchboard."""
@@ -55,7 +60,7 @@ class Senses:
     @property
     def tasks(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
         """What runs as long as the process."""
-        return self._probe, self.sensor.run, self.alarms.run
+        return self._probe, self.sensor.run, self.alarms.run, *self.more
 
     def lacking(self) -> list[str]:
         """What readiness lacks."""
@@ -109,7 +114,8 @@ def head_senses(
     registry: CollectorRegistry,
 ) -> Senses:
     """The senses of a head; its samples go to `post`."""
-    sampler = HeadSampler(config.name, config.capacity)
+    accounts = AccountWatch(management.senders)
+    sampler = HeadSampler(config.name, config.capacity, accounts, _may_publish(config))
     sensed = Sensed()
 
     def taken(answer: Scrape) -> None:
@@ -119,16 +125,23 @@ def head_senses(
             sensed.broker, sensed.publishers = sample.broker, len({one.publisher for one in sample.publishers})
             post(sample)
 
-    def reported(report: PublisherReport) -> None:
-        sampler.publishers.reported(report, asyncio.get_running_loop().time())
+    def reported(report: PublisherReport, account: str) -> None:
+        sampler.publishers.reported(report, asyncio.get_running_loop().time(), account)
         if senses.also_reported is not None:
             senses.also_reported(report)
 
     senses = _senses(config, HEAD_FAMILIES, links, taken, post, management, registry, sensed)
     senses.switchboard.reported = reported
+    senses.more = (accounts.run,)
     capacity = lambda: config.uplink_bytes_per_s  # noqa: E731
     registry.register(SensedCollector(sensed, _trips(senses), capacity, lambda queue: None, 0))
     return senses
+
+
+def _may_publish(config: HeadConfig) -> Callable[[str, str], bool]:
+    """Whether an account may publish on a topic, as far as its quota says."""
+    rules = {account: quota.publish for account, quota in account_quotas(config.quotas).items()}
+    return lambda account, topic: any(matches(pattern, topic) for pattern in rules.get(account, ("#",)))
 
 
 def _trips(senses: Senses) -> Callable[[], Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from tidegate_protocol.messages import Capacity
 
 from .balancing import BalancingOptions
 from .balancing import unit as _unit
+from .quotas import QUOTAS_MAX, QuotaEntry
 from .tls import SYSTEM_AUTHORITIES, Tls
 from .urls import DEFAULT_PORTS, ServerUrl
 
@@ -182,11 +183,19 @@ class BrokerConfig(Options):
         "auto", description="Form of log lines; auto is human on a terminal and JSON otherwise."
     )
 
+    quotas: tuple[QuotaEntry, ...] = Field(
+        (),
+        max_length=QUOTAS_MAX,
+        description="What accounts and tenants may use: a list of tables with `account` or `tenant`, `subscriptions`, "
+        "`publishers`, `connections`, `messages_per_s`, `bytes_per_s`, `useless_messages_per_s`, `queue_bytes`, and "
+        "`publish`, the topics that an account may publish on.",
+    )
+
     @model_validator(mode="after")
     def _equip(self) -> BrokerConfig:
         """Every address knows its certificates; a file that is of no use is found out now."""
         tls = Tls(self.tls_ca_file, self.tls_cert_file, self.tls_key_file)
-        for option in ("url", "head_url", "management_url", "prometheus_url"):
+        for option in ("url", "head_url", "management_url", "prometheus_url", "warden_url"):
             address = getattr(self, option, None)
             if address is not None:
                 object.__setattr__(self, option, replace(address, tls=tls))
@@ -243,6 +252,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Whether this head's RabbitMQ stamps every publication with its own time (from 3.12 on, with "
         "`message_interceptors.incoming.set_header_timestamp.overwrite = true`), so that subscribers judge lateness by "
         "a publisher's clock only as far as it agrees. Not where the RabbitMQ of an edge does it, too.",
+    )
+    warden_url: HttpUrl | None = Field(
+        None,
+        description="Management API of this head's RabbitMQ with an account that has the tag `administrator`: with it "
+        "accounts that flood are closed and kept out for a while. Without it they are only named.",
     )
     uplink_bytes_per_s: float | None = Field(
         None, gt=0, description="Outgoing bandwidth, where it is known.", json_schema_extra=_unit("bytes/s")

@@ -13,6 +13,7 @@ from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
 from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering.accounts import named, used
 from tidegate_protocol.rendering.operations import doing
 from tidegate_protocol.rendering.words import counted, listed, messages, percent, seconds, sentence, when
 
@@ -24,6 +25,8 @@ from .subjects import culprit_words
 STYLES: Final = {LoadState.LOW: "green", LoadState.HIGH: "yellow", LoadState.OVERLOAD: "bold red"}
 METRICS: Final = ("uplink", "downlink", "matching")
 SESSIONS_SHOWN_MAX: Final = 5
+QUOTA_SHOWN_SHARE: Final = 0.8
+"""A quota is shown from this share on; all of them are in `--json`."""
 
 
 def render(reply: OverviewReply, now: datetime | None = None) -> list[RenderableType]:
@@ -150,6 +153,11 @@ def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
             lost = counted(state.dropped, "message was", "messages were")
             who = listed(dict.fromkeys(subscription(name, state.queues) for name in state.dropping))
             said.append(f"on {state.broker} {lost} dropped in the last while, of {who}: `tidegate drops list`")
+    said += [
+        f"{named(use.account, use.tenant)} uses {used(use.quota, use.used, use.limit)}"
+        for use in reply.quotas
+        if use.share >= QUOTA_SHOWN_SHARE
+    ]
     said += insight_words(reply.insight)
     if reply.missing:
         said.append(f"no answer from {listed(reply.missing)}")

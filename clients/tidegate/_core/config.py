@@ -18,6 +18,7 @@ from .errors import InvalidUrl, InvalidValue
 
 PREFETCH_MAX: Final = 65_535
 """AMQP's prefetch count has 16 bits, and 0 means "no limit", which we never ask for."""
+PREFETCH_BYTES_DEFAULT: Final = 64 << 20
 WINDOW_MAX: Final = 100_000
 DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 TLS_OPTIONS: Final = frozenset({"cafile", "capath", "certfile", "keyfile", "no_verify_ssl", "tokenfile"})
@@ -41,6 +42,8 @@ class Limits:
     A prefetch of at least 2·λ·(deadline + round trip) never throttles: 1,000 carries 250 messages/s at a
     deadline of 1.5 s over half a second, and costs at most a thousand bodies of memory.
     """
+    prefetch_bytes: int = PREFETCH_BYTES_DEFAULT
+    """The same in bytes: where bodies are large, fewer messages than `prefetch` are under way, by their mean size."""
     streams: int = 20_000
     """Pairs of publisher and topic whose sequence is followed; the least recently seen is forgotten first."""
 

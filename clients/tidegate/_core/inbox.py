@@ -28,7 +28,9 @@ from tidegate_protocol.form import published_us, stamped_us
 from tidegate_protocol.ids import MessageId
 from tidegate_protocol.names import LINK_ACCOUNT_START
 
+from .config import PREFETCH_BYTES_DEFAULT
 from .delivery import AckLedger, Deduplicator, Verdict
+from .delivery_window import DeliveryWindow
 from .identity import identity_of, is_replayed, replayed_account
 from .message import Message
 from .overlap import PlainLog, fingerprint
@@ -54,10 +56,18 @@ MALFORMED_LOG_S: Final = 60.0
 class Inbox:
     """Deliveries of one subscription between RabbitMQ and the application."""
 
-    def __init__(self, deadline_s: float, manual: bool, prefetch: int, streams_max: int) -> None:
+    def __init__(
+        self,
+        deadline_s: float,
+        manual: bool,
+        prefetch: int,
+        streams_max: int,
+        prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
+    ) -> None:
         self.deadline_s = deadline_s
         self.manual = manual
         self.prefetch = prefetch
+        self.window = DeliveryWindow(prefetch, prefetch_bytes)
         self.ack_batch = max(1, prefetch // ACK_SHARE)
         self.buffer: deque[Message] = deque()
         self.received = 0
@@ -121,6 +131,7 @@ class Inbox:
         published it, as RabbitMQ has checked; that of a link, which has written its own over it, is none.
         """
         ledger.last = tag
+        self.window.came(len(body))
         replayed = is_replayed(account, headers, self.checked_accounts)
         if replayed:
             account = replayed_account(headers or {})

@@ -80,4 +80,4 @@ def make_inbox(deadline: float, acknowledge: str, prefetch: int | None, limits: 
         prefetch = limits.prefetch
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 < prefetch <= PREFETCH_MAX:
         raise InvalidValue("prefetch", prefetch, "is out of range", f"use a whole number from 1 to {PREFETCH_MAX}")
-    return Inbox(deadline, acknowledge == "manual", prefetch, limits.streams)
+    return Inbox(deadline, acknowledge == "manual", prefetch, limits.streams, limits.prefetch_bytes)

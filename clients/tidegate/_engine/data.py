@@ -16,7 +16,7 @@ from .._core.config import Address, Timeouts
 from .._core.errors import TidegateError
 from .._core.inbox import Inbox
 from .._core.moves import Place
-from .runtime import Channel, Connection, Consumer, Gate, Runtime
+from .runtime import Channel, ChannelLost, Connection, Consumer, Gate, Runtime
 
 
 class DataConnections:
@@ -105,10 +105,14 @@ class SlotConsumer:
         """When it is to be gone at the latest; None while it is to stay."""
         self._hurry = False
         self._ended = False
+        self._prefetch = 0
+        self._too_wide = False
+        """Whether its window holds far more bytes than it may, so that it is to begin anew with a smaller one."""
 
     async def run(self, data: DataConnections, address: Address, consumer: Consumer) -> None:
         """Attach and stay until the channel is lost or `leave` was called."""
         lost: TidegateError | None = None
+        self._prefetch = consumer.prefetch
         try:
             async with data.attach(address, consumer, self._changed.set, lambda: self._hurry) as channel:
                 self._channel = channel
@@ -121,6 +125,11 @@ class SlotConsumer:
                     # From here on no other coroutine writes to a channel that is about to be closed.
                     self.ledger.alive = False
                     await channel.acknowledge(acks)
+                if lost is None and self._too_wide and self._leave_by is None:
+                    # Closed first: RabbitMQ lets nobody else consume meanwhile, and takes back what is unsettled.
+                    await channel.close()
+                    self._end(ChannelLost(str(address), "what is under way takes too many bytes; its window shrinks"))
+                    return
                 # Everything is settled, and RabbitMQ reads the acknowledgements before the close. Its answer to the
                 # close is not waited for: it comes late from an edge whose uplink is full.
                 self._end(lost)
@@ -145,11 +154,12 @@ class SlotConsumer:
         channel = self._channel
         if channel is not None and channel.lost is None and self.ledger.alive:
             await channel.acknowledge(self._inbox.acknowledgements(self.ledger))
-        if self._leave_by is not None:
+            self._too_wide = self._inbox.window.is_too_wide(self._prefetch)
+        if self._leave_by is not None or self._too_wide:
             self._changed.set()
 
     async def _stay(self, channel: Channel) -> None:
-        while channel.lost is None:
+        while channel.lost is None and (self._leave_by is not None or not self._too_wide):
             wait_s = None
             if self._leave_by is not None:
                 wait_s = self._leave_by - self._runtime.now()

@@ -416,7 +416,8 @@ class SubscriptionEngine:
         attached = partial(self.handle, Attached(order.slot))
         consumer = SlotConsumer(self._runtime, order.slot, order.place, self.inbox, attached, self._ended)
         self._consumers[order.slot] = consumer
-        wanted = Consumer(order.place.queue, order.prefetch, self._deliveries.receiver(consumer))
+        prefetch = min(order.prefetch, self.inbox.window.messages)
+        wanted = Consumer(order.place.queue, prefetch, self._deliveries.receiver(consumer))
         self._runtime.spawn(consumer.run(self._owner.data, address, wanted), f"{self} on {order.place.edge}")
 
     def _detach(self, order: Detach) -> None:

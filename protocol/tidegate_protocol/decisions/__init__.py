@@ -25,7 +25,18 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from ..parts import RATE_MAX
-from . import brokers, drops, insights, load, moves, places, publishers, rights, sessions
+from . import accounts, brokers, drops, insights, load, moves, places, publishers, rights, sessions
+from .accounts import (
+    AccountReleased,
+    Containment,
+    FloodingAccount,
+    GreedySubscriber,
+    Quota,
+    QuotaStage,
+    QuotaWatched,
+    UntrueReports,
+    Untruth,
+)
 from .base import (
     NO_REASON,
     Cause,
@@ -149,7 +160,7 @@ ITEMS_MAX: Final = 128
 
 DECISIONS: Final[tuple[type[Decision], ...]] = tuple(
     record
-    for module in (load, sessions, moves, places, publishers, brokers, insights, rights, drops)
+    for module in (load, sessions, moves, places, publishers, accounts, brokers, insights, rights, drops)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, Decision) and record.__module__ == module.__name__
 )

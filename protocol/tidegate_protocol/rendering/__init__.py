@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..decisions import Decision, UnknownDecision
-from . import brokers, drops, load, moves, publishers, rights, sessions
+from . import accounts, brokers, drops, load, moves, publishers, rights, sessions
 from .said import Said
 
 RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
@@ -22,6 +22,7 @@ RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
     **sessions.RENDERINGS,
     **moves.RENDERINGS,
     **publishers.RENDERINGS,
+    **accounts.RENDERINGS,
     **brokers.RENDERINGS,
     **rights.RENDERINGS,
     **drops.RENDERINGS,

@@ -20,9 +20,11 @@ from ..decisions import (
     WhyNot,
 )
 from ..messages import Refusal
+from ..operations import QuotaUse
 from ..parts import RefusalReason
 from ..rights import Judgement
 from . import why
+from .accounts import OPTIONS, named, used
 from .clauses import OUTCOMES, why_not
 from .clauses import rejected as rejected_clause
 from .rights import judged, remedy
@@ -98,6 +100,14 @@ def no_edge(others: tuple[Rejected, ...]) -> Refusal:
 
 def limit(name: str, value: int, field: str | None = None) -> Refusal:
     return _refusal(RefusalReason.LIMIT, f"{name} = {value} is reached", field)
+
+
+def over_quota(use: QuotaUse, field: str) -> Refusal:
+    """An account, or its tenant, has used up a quota: which, how much of it, and what helps."""
+    whose = named(use.account, use.tenant)
+    text = f"the quota of {whose} is used up: {used(use.quota, use.used, use.limit)}; end some that are not needed, "
+    text += f"or have an operator raise {OPTIONS[use.quota]} in its quota"
+    return _refusal(RefusalReason.LIMIT, text, field).model_copy(update={"quota": use})
 
 
 def misdirected(broker: str, kind: str) -> Refusal:

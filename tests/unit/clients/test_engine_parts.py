@@ -16,6 +16,7 @@ from tidegate._core.inbox import Inbox
 from tidegate._core.moves import Place
 from tidegate._engine.data import SlotConsumer
 from tidegate._engine.heads import Heads
+from tidegate._engine.runtime import Consumer
 from tidegate._engine.timers import TIMER_CHANCE, Timers
 from tidegate._io.aio import AioRuntime
 
@@ -136,7 +137,8 @@ async def test_leaving_is_over_when_all_is_settled_and_not_when_the_channel_has_
     place = Place("north", "amqp://127.0.0.1:1/north", "out.siren.0", 0)
     consumer = SlotConsumer(runtime, 1, place, inbox, lambda: None, lambda _, lost: ended.append(lost))
     inbox.receive(consumer.ledger, 1, "t", b"", "p~1:t:1", {"tidegate-published-us": 1}, False, 0.0)
-    running = asyncio.create_task(consumer.run(cast(Any, channel), cast(Any, None), cast(Any, None)))
+    wanted = Consumer(place.queue, 80, cast(Any, None))
+    running = asyncio.create_task(consumer.run(cast(Any, channel), cast(Any, None), wanted))
     await asyncio.sleep(0)
     consumer.leave(60.0)
     await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Final, get_args
 
-from operations_samples import OPERATIONS
+from operations_samples import OPERATIONS, QUOTA_USE
 
 from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
@@ -151,7 +151,13 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         neighbours=(m.NeighbourStatus(head="head-2", alive=True, needs=4, offered=2),),
         publishers=1,
     ),
-    m.Refusal(reason=m.RefusalReason.NO_EDGE, message="no edge is alive", field="subscriber", retry_after_s=1.0),
+    m.Refusal(
+        reason=m.RefusalReason.NO_EDGE,
+        message="no edge is alive",
+        field="subscriber",
+        retry_after_s=1.0,
+        quota=QUOTA_USE,
+    ),
     m.EdgeHello(
         edge="edge-1",
         cluster="north",

@@ -122,6 +122,17 @@ PUBLISHERS: Final[tuple[d.Decision, ...]] = (
     d.PublisherBehaves("buoy~1", 60.0, session=SESSION),
     d.PublishersFull("buoy~1", 20_000, session=SESSION),
 )
+ACCOUNTS: Final[tuple[d.Decision, ...]] = (
+    d.QuotaWatched("siren", "coast", d.Quota.SUBSCRIPTIONS, d.QuotaStage.NEAR, 801.0, 1000.0, session=SESSION),
+    d.FloodingAccount(
+        "crowd", d.Flood.MESSAGES, d.Containment.ASKED, 1000.0, 50.0, 60.0, 2, 3, ("crowd-1~1",), session=SESSION
+    ),
+    d.AccountReleased("crowd", 60.0, session=SESSION),
+    d.UntrueReports("rival", "rival~1", d.Untruth.ROUND_TRIP, 60.0, 0.5, "quake.alert", session=SESSION),
+    d.GreedySubscriber(
+        "out.hoard-1.0", "hoard-1", "#", "hoard", d.Flood.MESSAGES, 900.0, 100.0, 0.8, 100, session=SESSION
+    ),
+)
 BROKERS: Final[tuple[d.Decision, ...]] = (
     d.EdgePresence("edge-1", d.Presence.SILENT, session=SESSION),
     d.NeighbourPresence("head-2", d.Presence.HEARD, session=SESSION),
@@ -153,7 +164,7 @@ DROPS: Final[tuple[d.Decision, ...]] = (
     d.DropsReplayed(QUEUE, d.ReplayOutcome.NOT_READING, 20, 100, "gone", session=SESSION),
     d.DropsPurged(QUEUE, 120, session=SESSION),
 )
-SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *BROKERS, *INSIGHTS, *RIGHTS, *DROPS)
+SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *ACCOUNTS, *BROKERS, *INSIGHTS, *RIGHTS, *DROPS)
 
 
 def golden_text(sample: d.Decision) -> str:

@@ -14,6 +14,7 @@ from tidegate_protocol.balancing.sessions import Candidate, PlannedMove
 from tidegate_protocol.parts import Metric
 
 CAPACITY: Final = m.Capacity(uplink_bytes_per_s=1.25e6, downlink_bytes_per_s=2.5e6, matching_per_s=4000.0)
+QUOTA_USE: Final = o.QuotaUse(account="siren", tenant="coast", quota=d.Quota.SUBSCRIPTIONS, used=1000.0, limit=1000.0)
 LOAD: Final = BrokerLoad(
     broker="edge-1",
     state=m.LoadState.OVERLOAD,
@@ -135,6 +136,7 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
         culprits=(CULPRIT,),
         missing=("edge-9",),
         insight=INSIGHT,
+        quotas=(QUOTA_USE,),
     ),
     o.ExplainRequest(about="edge-1~7~3"),
     o.ExplainReply(

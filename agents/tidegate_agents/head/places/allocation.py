@@ -237,6 +237,10 @@ class Allocations:
         if context.registry.count_of(request.subscriber) >= limit:
             context.refuse(reply_to, refusals.limit("subscriptions_per_subscriber_max", limit, "subscriber"))
             return
+        over = context.usage.refuses_subscription(request.subscriber) if instead_of is None else None
+        if over is not None:
+            context.refuse(reply_to, refusals.over_quota(over, "subscriber"))
+            return
         if len(context.registry) >= config.subscriptions_max:
             context.refuse(reply_to, refusals.limit("subscriptions_max", config.subscriptions_max))
             return

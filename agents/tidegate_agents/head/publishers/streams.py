@@ -114,6 +114,10 @@ class Publishers:
         if message.publisher not in publishers and len(publishers) >= config.publishers_max:
             context.refuse(reply_to, refusals.limit("publishers_max", config.publishers_max, "publisher"))
             return
+        over = context.usage.refuses_publisher(message.publisher) if message.publisher not in publishers else None
+        if over is not None:
+            context.refuse(reply_to, refusals.over_quota(over, "publisher"))
+            return
         context.registry.publisher_heard(
             message.publisher, context.now + SILENT_PERIODS_MAX * config.publisher_period_s
         )
