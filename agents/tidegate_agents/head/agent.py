@@ -107,7 +107,7 @@ class HeadAgent:
         self._migrations = migrations = Migrations(context, removals, knowledge, binds, local_steps, remote_steps)
         self._doubts = doubts = Doubts(context, removals, binds)
         reports = Reports(context, removals, knowledge, migrations, doubts, remote_steps)
-        candidates = RemoteCandidates(context, loads)
+        self._candidates = candidates = RemoteCandidates(context, loads)
         sessions = Sessions(context, edges, migrations, candidates)
         drains = Drains(context, migrations, placing)
         # Other clusters
