@@ -32,6 +32,7 @@ from .parts import LoadState as LoadState
 from .parts import Message as Message
 from .parts import Name as Name
 from .parts import Part as Part
+from .parts import Passing as Passing
 from .parts import Pattern as Pattern
 from .parts import PublisherId as PublisherId
 from .parts import RefusalReason as RefusalReason
@@ -202,9 +203,8 @@ class EdgeHello(Message):
     higher version holds."""
     alarms: Annotated[tuple[Text, ...], Field(max_length=ALARMS_MAX)] = ()
     """What its RabbitMQ is short of; as long as that is so, it takes in nothing."""
-    passes_accounts: bool | None = False
-    """Whether the account in `link_url` passes on the accounts of publishers, as its RabbitMQ was seen to do; None
-    while that is not known."""
+    accounts_passed: Passing = Passing.NO
+    """Whether the account in `link_url` passes on the accounts of publishers, as its RabbitMQ was seen to do."""
 
 
 class EdgeWelcome(Message):
@@ -316,9 +316,8 @@ class RoutesUpdate(Message):
     remove: Annotated[tuple[HeldPattern, ...], Field(max_length=ROUTES_PER_UPDATE_MAX)] = ()
     wait_s: Annotated[float, Field(ge=0, le=60)]
     """How long the receiver may wait for the heads behind it before it answers."""
-    passes_accounts: bool | None = False
-    """Whether all links of the sender, and of all heads behind it, pass on the accounts of publishers; None while that
-    is not known."""
+    accounts_passed: Passing = Passing.NO
+    """Whether all links of the sender, and of all heads behind it, pass on the accounts of publishers."""
 
 
 class RoutesAccepted(Message):

@@ -111,6 +111,25 @@ class Metric(StrEnum):
     MATCHING = "matching"
 
 
+class Passing(StrEnum):
+    """Whether links pass on the accounts of publishers. A broker of an earlier version does not say so: they do not."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """It is being tried out, or somebody has not said so yet. What is None would be left out of a message."""
+
+    @classmethod
+    def of(cls, known: bool | None) -> Passing:
+        if known is None:
+            return cls.UNKNOWN
+        return cls.YES if known else cls.NO
+
+    @property
+    def known(self) -> bool | None:
+        return None if self is Passing.UNKNOWN else self is Passing.YES
+
+
 class LoadState(StrEnum):
     """How loaded a broker is, and N/A for one that takes no part."""
 

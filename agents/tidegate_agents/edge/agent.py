@@ -20,6 +20,7 @@ from tidegate_protocol.messages import (
     EdgeGoodbye,
     EdgeHello,
     EdgeWelcome,
+    Passing,
     Refusal,
     Subscription,
 )
@@ -252,7 +253,7 @@ class EdgeAgent:
             cluster=config.cluster,
             client_url=config.client_url,
             link_url=config.link_url,
-            passes_accounts=self._passes_accounts,
+            accounts_passed=Passing.of(self._passes_accounts),
             capacity=config.capacity,
             registry_count=self._outputs.digest.count,
             registry_digest=self._outputs.digest.text,

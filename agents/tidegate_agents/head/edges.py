@@ -94,7 +94,8 @@ class Edges:
         record = context.registry.edge(message.edge)
         if not record.alive:
             context.decide(EdgePresence(message.edge, Presence.HEARD))
-        passes_accounts = record.passes_accounts if message.passes_accounts is None else message.passes_accounts
+        said = message.accounts_passed.known
+        passes_accounts = record.passes_accounts if said is None else said
         if (record.link_url, record.passes_accounts) != (message.link_url, passes_accounts):
             keeps = passes_accounts if config.checked_accounts else None
             context.do(EnsureLink(message.edge, LinkKind.EDGE, message.link_url, keeps))

@@ -27,6 +27,7 @@ from tidegate_protocol.messages import (
     ROUTES_PER_UPDATE_MAX,
     ControlMessage,
     NeighbourStatus,
+    Passing,
     Refusal,
     RefusalReason,
     RoutesAccepted,
@@ -204,8 +205,8 @@ class Neighbours:
         context = self._context
         left_s = context.waits.longest_left_s(neighbour.name, context.now)
         wait_s = min((context.config.period_s if left_s is None else left_s) * HOP_WAIT_SHARE, 60.0)
-        passes_accounts = context.accounts.passing(without=neighbour.name)
-        update = update.model_copy(update={"wait_s": wait_s, "passes_accounts": passes_accounts})
+        passing = Passing.of(context.accounts.passing(without=neighbour.name))
+        update = update.model_copy(update={"wait_s": wait_s, "accounts_passed": passing})
         request_id = context.request(neighbour.name, update, "update", neighbour.name)
         neighbour.in_flight = _InFlight(update, request_id, changes)
         neighbour.sent_s = context.now
@@ -292,7 +293,7 @@ class Neighbours:
             context.refuse(reply_to, refusals.stranger(message.head, context.config.head))
             return
         self._hear(neighbour)
-        context.accounts.heard(message.head, message.passes_accounts)
+        context.accounts.heard(message.head, message.accounts_passed.known)
         have = neighbour.have
         if have is not None and message.version == have:
             self._answer_again(neighbour, reply_to)

@@ -24,7 +24,7 @@ from tidegate_agents.machine import Event, LinkChecked
 from tidegate_protocol.names import LINK_CHECK_EXCHANGE
 
 from ..errors import BrokerError
-from ..rabbit.connection import lost_by_connection, open_connection
+from ..rabbit.connection import close_quietly, lost_by_connection, open_connection
 from ..settings.options import EdgeConfig, HeadConfig
 from ..settings.urls import ServerUrl
 
@@ -62,7 +62,7 @@ async def passes_accounts(url: ServerUrl) -> bool | None:
         log.info("cannot try out the account of a link yet; it is tried again: %s", error)
         return None
     finally:
-        await connection.close()
+        await close_quietly(connection)
 
 
 async def watch(target: str, url: ServerUrl, post: Callable[[Event], None]) -> None:

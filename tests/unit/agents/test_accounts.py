@@ -20,7 +20,16 @@ from tidegate_agents.machine import (
     TimerFired,
 )
 from tidegate_protocol.decisions import AccountRefused, AccountsAllowed, AccountsOutcome, ControlRefusal
-from tidegate_protocol.messages import EdgeHello, PublisherHello, PublisherWelcome, RoutesUpdate
+from tidegate_protocol.messages import (
+    ControlMessage,
+    EdgeHello,
+    Passing,
+    PublisherHello,
+    PublisherWelcome,
+    RoutesUpdate,
+    decode,
+    encode,
+)
 from tidegate_protocol.operations import (
     Explained,
     ExplainReply,
@@ -42,9 +51,9 @@ def refusals(actions: list[Action]) -> list[AccountRefused]:
 
 def told(actions: list[Action], neighbour: str) -> bool | None:
     """What the last update says to a neighbour."""
-    update = sent(actions, RoutesUpdate, neighbour)[-1].message
+    update = decode(encode(sent(actions, RoutesUpdate, neighbour)[-1].message))
     assert isinstance(update, RoutesUpdate)
-    return update.passes_accounts
+    return update.accounts_passed.known
 
 
 class Head(Driver):
@@ -56,16 +65,20 @@ class Head(Driver):
         self.agent = HeadAgent(HeadConfig("h", "c", 7, names, checked_accounts=True))
         self.first = self.give(Started(dict.fromkeys(edges, frozenset()), accounts_allowed=allowed))
 
+    def tell(self, message: ControlMessage) -> list[Action]:
+        """As it comes over the wire, which leaves out what is None."""
+        return super().tell(decode(encode(message)))
+
     def edge(self, name: str, passes: bool | None) -> list[Action]:
         return self.tell(
             EdgeHello(
                 edge=name, cluster="c", client_url=f"amqp://{name}:1", link_url=f"amqp://{name}:2", registry_count=0,
-                registry_digest="0", passes_accounts=passes,
+                registry_digest="0", accounts_passed=Passing.of(passes),
             )
         )  # fmt: skip
 
     def neighbour(self, name: str, passes: bool | None) -> list[Action]:
-        return self.tell(RoutesUpdate(head=name, version=1, wait_s=0, passes_accounts=passes))
+        return self.tell(RoutesUpdate(head=name, version=1, wait_s=0, accounts_passed=Passing.of(passes)))
 
     @property
     def allowed(self) -> bool:

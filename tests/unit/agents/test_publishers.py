@@ -15,7 +15,7 @@ from tidegate_agents.load.metrics import PublisherSample
 from tidegate_agents.policy.placement import ExpectedLoad
 from tidegate_protocol.balancing.paths import PatternPath, PatternPaths, PublishedTopics, TopicPath
 from tidegate_protocol.balancing.publishers import ThrottleOrder
-from tidegate_protocol.messages import EdgeHello, PublisherHello, PublisherWelcome
+from tidegate_protocol.messages import EdgeHello, Passing, PublisherHello, PublisherWelcome
 
 
 def stream(publisher: str, topic: str, rate: float, size: float = 100.0, round_trip_s: float = 0.0) -> PublisherSample:
@@ -50,7 +50,7 @@ def test_publishers_may_name_their_accounts_once_every_edge_passes_them_on() -> 
     for checked in (False, True):
         driver = Driver(checked_accounts=checked)
         for says, passes in ((False, False), (True, True), (None, True), (False, False)):
-            driver.tell(greeting.model_copy(update={"passes_accounts": says}))
+            driver.tell(greeting.model_copy(update={"accounts_passed": Passing.of(says)}))
             (welcome,) = replies(driver.tell(PublisherHello(publisher="p~1")), PublisherWelcome)
             assert welcome.checked_accounts == (checked and passes)
 

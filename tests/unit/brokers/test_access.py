@@ -102,8 +102,10 @@ def test_the_layouts_of_compose_are_in_order_and_give_each_broker_what_it_needs(
     assert [neighbour.name for neighbour in head.neighbours] == ["north-head", "south-head"]
     assert {(n.url.user, n.link.user) for n in head.neighbours} == {("broker.head", "link.head")}
     assert head.client_names == "own"
+    assert head.accounts == "checked"
     edge = load_config(EdgeConfig, tmp_path / "edge-1" / "broker.toml")
     assert edge.link.user == "link.head"
+    assert edge.accounts == "checked"
     assert edge.url.user == edge.head_url.user == "broker.edge-1"
     assert (tmp_path / "head" / "conf.d" / "memory.conf").read_text().strip().endswith(str(512 << 20))
     for name in ("head", "edge-1"):

@@ -170,6 +170,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         paused=True,
         pause_version=7,
         alarms=("memory",),
+        accounts_passed=m.Passing.YES,
     ),
     m.EdgeWelcome(
         head="head-1", cluster="north", period_s=1.0, incarnation=1_753_000_000_000, paused=True, pause_version=7
@@ -190,7 +191,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
         add=("alert.#",),
         remove=("alert.*.north.#",),
         wait_s=2.5,
-        passes_accounts=True,
+        accounts_passed=m.Passing.YES,
     ),
     m.RoutesAccepted(head="head-2", version=8, awaiting=("head-3",)),
     m.RoutesUnknownBase(head="head-2", have=6),
