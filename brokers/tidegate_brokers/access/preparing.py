@@ -27,7 +27,7 @@ from typing import Any, Final
 from tidegate_protocol.names import BROKER_ACCOUNT_START
 
 from ..errors import ConfigurationError
-from ..settings.options import PROMETHEUS_PORTS, EdgeConfig, HeadConfig
+from ..settings.options import PROMETHEUS_PORTS, BrokerConfig, EdgeConfig, HeadConfig
 from ..settings.reading import ENVIRONMENT_PREFIX, load_values, secret_from
 from ..settings.urls import DEFAULT_PORTS, ServerUrl
 from .definitions import account_definitions, exchange_definitions
@@ -272,7 +272,7 @@ class Access:
             raise ConfigurationError(variable, "environment", str(error), "correct it") from None
 
 
-def _rabbitmq_time(config: HeadConfig | EdgeConfig) -> str:
+def _rabbitmq_time(config: BrokerConfig) -> str:
     """A head's RabbitMQ stamps what comes in, where its process is told so. An older one than 3.12 would not start."""
     stamped = isinstance(config, HeadConfig) and config.times == "checked"
     return "{} = {}\n".format(*STAMPING) if stamped else ""
