@@ -18,7 +18,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidegate_protocol.balancing.loads import PieLocal
-from tidegate_protocol.decisions import Decision, FloodingPublisher
+from tidegate_protocol.decisions import (
+    Decision,
+    FloodingPublisher,
+    LinkLimitDiffers,
+    LinkRelayed,
+    MessageSetAside,
+)
 from tidegate_protocol.messages import ControlMessage, Subscription
 
 from .load.metrics import BrokerSample, PublisherSample, SubscriptionSample
@@ -118,6 +124,20 @@ class ActionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkObserved:
+    """What the runtime of a head found out about a link. It has acted on it already: links wait for nobody."""
+
+    found: MessageSetAside | LinkRelayed | LinkLimitDiffers
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimitFits:
+    """A limit that differed at the two ends of the link to `target` does so no more."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeSampled:
     """The load of an edge over the last period, everything seen at one moment."""
 
@@ -197,6 +217,8 @@ Event = (
     | MarkerPublished
     | FenceArrived
     | AlarmsSeen
+    | LinkObserved
+    | LinkLimitFits
     | ServerSeen
     | StopRequested
 )

@@ -26,6 +26,10 @@ from tidegate_protocol.names import (
 )
 
 from .access.admission import Admission
+from .links.desk import Desk
+from .links.gauges import QuarantineMetrics
+from .links.quarantine import policy as quarantine_policy
+from .links.rescue import Rescue
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
 from .observe.telemetry.parts import Telemetry, head_telemetry
@@ -68,15 +72,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         )
     )
     runtime = Runtime(agent, metrics)
-    plane = HeadPlane(
-        name=config.name,
-        url=config.url,
-        neighbours=frozenset(n.name for n in config.neighbours),
-        link_limit_bytes=config.link_limit_bytes,
-        link_prefetch=config.link_prefetch,
-        link_authorities=config.link_authorities,
-        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
-    )
+    plane = _plane(config, runtime)
     _count_routes(plane, metrics)
     look = partial(_look_at_links, plane, metrics)
     worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
@@ -94,6 +90,8 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     def route(to: str) -> tuple[ControlChannel, str]:
         return neighbours.get(to, own), broker_key(to)
 
+    rescue = Rescue(plane, management, runtime.post, QuarantineMetrics(metrics.registry), incarnation, config.period_s)
+    senses.switchboard.quarantined = Desk(config.url, plane.links.get, rescue.way, own.reply).asked
     runtime.connect(worker, own, route)
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
@@ -107,8 +105,21 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=senses.tasks,
+        senses=(*senses.tasks, rescue.run),
         telemetry=telemetry,
+    )
+
+
+def _plane(config: HeadConfig, runtime: Runtime) -> HeadPlane:
+    return HeadPlane(
+        name=config.name,
+        url=config.url,
+        neighbours=frozenset(n.name for n in config.neighbours),
+        link_limit_bytes=config.link_limit_bytes,
+        link_prefetch=config.link_prefetch,
+        link_authorities=config.link_authorities,
+        quarantine=quarantine_policy(*config.quarantine_limits),
+        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from . import insight, operations, reports
+from . import insight, operations, quarantine, reports
 from .balancing import abroad, drains, loads, markers, migrations, paths, places, publishers, sessions
 from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
 from .operations import EdgeStatus as EdgeStatus
@@ -364,7 +364,8 @@ ControlMessage = Annotated[
     | sessions.SessionMessage
     | operations.OperationMessage
     | reports.ReportMessage
-    | insight.InsightMessage,
+    | insight.InsightMessage
+    | quarantine.QuarantineMessage,
     Field(discriminator="kind"),
 ]
 
@@ -392,6 +393,7 @@ OPERATOR_KINDS: Final = frozenset(
         "plan-request",
         "pause-request",
         "insight",
+        "quarantine-request",
     }
 )
 """The kinds an operator may send to `OPERATOR_KEY`."""

@@ -16,6 +16,8 @@ SEAL_EXCHANGE: Final = "tidegate.seal"
 PUBLISH_EXCHANGE: Final = "tidegate.publish"
 INGRESS_PREFIX: Final = "tidegate.ingress."
 LINK_PREFIX: Final = "link."
+QUARANTINE_QUEUE: Final = "tidegate.quarantine"
+"""Where a head keeps what its links could not carry."""
 MARKER_EXCHANGE: Final = "tidegate.markers"
 """Where a head writes markers and fences. It goes by headers (`marker_header`), so that no key has to be bound."""
 
@@ -93,6 +95,11 @@ def marker_prefix(migration: str) -> str:
 def marker_key(migration: str, head: str) -> str:
     """The key of the marker that one head publishes for a migration."""
     return f"{marker_prefix(migration)}.{head}"
+
+
+def link_probe_key(head: str) -> str:
+    """The key of the empty message by which a head finds out whether a link takes anything: a marker of no move."""
+    return marker_key("probe", head)
 
 
 def marker_pattern(migration: str) -> str:

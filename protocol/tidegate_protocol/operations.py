@@ -225,6 +225,8 @@ class OverviewReply(Message):
     """Edges that did not answer."""
     insight: InsightState | None = None
     """The one in force."""
+    links: Annotated[tuple[Told, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
+    """What is wrong with links now: limits that differ, links that could not be helped."""
 
 
 # Explaining.

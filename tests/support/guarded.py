@@ -41,9 +41,16 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded_cluster(
-    node: RabbitNode, directory: Path, layout_text: str, accounts: str = "unchecked"
+    node: RabbitNode,
+    directory: Path,
+    layout_text: str,
+    accounts: str = "unchecked",
+    without_tag: tuple[str, str] | None = None,
 ) -> AsyncIterator[Guarded]:
-    """Make the accounts, import them as an operator would, and run the processes with them."""
+    """Make the accounts, import them as an operator would, and run the processes with them.
+
+    `without_tag`: an account, and a tag that was forgotten.
+    """
     (directory / "layout.toml").write_text(layout_text.format(host=node.host, port=node.amqp_port))
     layout = Layout.load(directory / "layout.toml")
     access = Access(layout, directory, {})
@@ -51,7 +58,11 @@ async def guarded_cluster(
     async with httpx.AsyncClient(base_url=management_url(node), timeout=60, trust_env=False) as http:
         for place in layout.places:
             for file in sorted((directory / place.name / "definitions").iterdir()):
-                answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
+                definitions = json.loads(file.read_text())
+                for user in definitions.get("users", ()) if without_tag is not None else ():
+                    if user["name"] == without_tag[0]:
+                        user["tags"] = [tag for tag in user["tags"] if tag != without_tag[1]]
+                answer = await http.post("/api/definitions", json=definitions)
                 assert answer.is_success, answer.text
     processes = {
         place.name: _process(node, directory / place.name, "head" if isinstance(place, HeadPlace) else "edge", accounts)

@@ -11,6 +11,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `abroad/` | subscriptions moved to and from other clusters |
 | `publishers/`, `load` | who publishes what, floods, publishers moved to other heads, the load of this head |
 | `insights` | what analytics has learned, in placements and for edges |
+| `links` | what links could not carry, and whose it was |
 | `inspect` | what operators ask: states, reasons, plans; pausing |
 
 State is soft: a head that starts adopts the bindings it finds and learns the rest from its edges and
@@ -50,6 +51,7 @@ from .context import HeadContext
 from .edges import Edges
 from .insights import Insights
 from .inspect import Operations
+from .links import Links
 from .load import HeadLoads
 from .moving.drains import Drains
 from .moving.local_steps import LocalSteps
@@ -110,11 +112,12 @@ class HeadAgent:
         self._acceptances = Acceptances(context, preparations, sessions, guests, endings)
         # Clients and operators
         self._allocations = Allocations(context, edges, neighbours, migrations, knowledge, placing, doubts)
-        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights)
+        links = Links(context)
+        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights, links)
         self._parts = (
             *(publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations, sessions),
             *(drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood, remote_steps),
-            *(candidates, room, endings, self._acceptances, operations, insights),
+            *(candidates, room, endings, self._acceptances, links, operations, insights),
         )
         self.ignored = 0
         """Messages of kinds that are not for a head."""

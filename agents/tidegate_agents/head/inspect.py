@@ -31,6 +31,7 @@ from tidegate_protocol.decisions import (
 from tidegate_protocol.messages import ControlMessage, LoadState, Refusal
 from tidegate_protocol.operations import (
     CULPRITS_TOLD_MAX,
+    NAMES_TOLD_MAX,
     SUBSCRIPTIONS_TOLD_MAX,
     Activity,
     BrokerState,
@@ -75,6 +76,7 @@ from ..machine import AlarmsSeen, ReplyAddress
 from .context import HeadContext
 from .edges import Edges
 from .insights import Insights
+from .links import Links
 from .load import HeadLoads
 from .moving.offers import candidate, fitting_candidates
 from .moving.sessions import Sessions
@@ -123,6 +125,7 @@ class Operations:
         loads: HeadLoads,
         defence: Defence,
         insights: Insights,
+        links: Links,
     ) -> None:
         self._context = context
         self._edges = edges
@@ -131,6 +134,7 @@ class Operations:
         self._loads = loads
         self._defence = defence
         self._insights = insights
+        self._links = links
         self._questions: dict[str, _Question] = {}
         self._gatherings = Gatherings(context, PART, self._heard, self._finish)
         self._last = 0
@@ -208,6 +212,7 @@ class Operations:
                 culprits=self._culprits(answers),
                 missing=tuple(question.missing),
                 insight=self._insights.state(),
+                links=tuple(self._links.troubled()[:NAMES_TOLD_MAX]),
             )
             context.reply(reply_to, reply)
 
@@ -251,6 +256,7 @@ class Operations:
                     record=named.decision,
                 )
             )
+        found += self._links.culprits()
         found += [culprit for answer in answers.values() for culprit in answer.culprits]
         return tuple(found[:CULPRITS_TOLD_MAX])
 
@@ -279,7 +285,7 @@ class Operations:
         """Who is meant by a name; None if it is nobody we know."""
         context = self._context
         subscriber = subscriber_named(about)
-        publishers = [*context.registry.publishers, *self._defence.watched]
+        publishers = [*context.registry.publishers, *self._defence.watched, *self._links.named]
         publisher = next((name for name in sorted(publishers) if about in (name, name.partition("~")[0])), None)
         if not about:
             return about, Explained.CLUSTER

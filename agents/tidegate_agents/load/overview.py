@@ -259,5 +259,5 @@ def concerns_broker(decision: Decision, broker: str) -> bool:
 
 
 def concerns_publisher(decision: Decision, publisher: str) -> bool:
-    """Whether a decision of a head is about this publisher: watched, contained, moved."""
-    return bool(getattr(decision, "publisher", None) == publisher)
+    """Whether a decision of a head is about this publisher or account: watched, contained, moved, set aside."""
+    return publisher in (getattr(decision, "publisher", None), getattr(decision, "account", None))

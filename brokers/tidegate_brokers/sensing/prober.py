@@ -14,6 +14,7 @@ from typing import Final
 
 from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
 from tidegate_protocol.messages import ControlMessage, Probe, ProbeReply, PublisherReport
+from tidegate_protocol.quarantine import QuarantineRequest
 from tidegate_protocol.reports import ReportTaken, SubscriberReport
 
 from .trips import ProbedTrip
@@ -81,6 +82,8 @@ class Switchboard:
         self.reply: Callable[[ReplyAddress, ControlMessage], None] = _nobody
         self.prober: Prober | None = None
         self.reported: Callable[[PublisherReport], None] = _ignored
+        self.quarantined: Callable[[QuarantineRequest, ReplyAddress], None] = _no_quarantine
+        """Answers what operators ask of the quarantine; an edge has none, and operators do not ask it."""
         self.subscriber_reported: Callable[[SubscriberReport], ReportTaken] | None = None
         """Takes the reports of subscribers; None on an edge, to which they are not sent."""
 
@@ -94,6 +97,8 @@ class Switchboard:
                 self.reported(report)
             case MessageReceived(message=SubscriberReport() as digests, reply_to=address):
                 self._take(digests, address)
+            case MessageReceived(message=QuarantineRequest() as request, reply_to=address) if address is not None:
+                self.quarantined(request, address)
             case ReplyReceived(request_id=request_id, message=message) if request_id.startswith(PROBE_PREFIX):
                 if self.prober is not None:
                     self.prober.answered(request_id, message)
@@ -113,6 +118,10 @@ class Switchboard:
 
 def _nobody(address: ReplyAddress, message: ControlMessage) -> None:
     """Until a control channel is there."""
+
+
+def _no_quarantine(request: QuarantineRequest, address: ReplyAddress) -> None:
+    """Where nothing is set aside."""
 
 
 def _ignored(report: PublisherReport) -> None:

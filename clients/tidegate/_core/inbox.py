@@ -1,6 +1,6 @@
 """The inbox of one subscription: deliveries are judged, buffered, handed over and settled here.
 
-    receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
+    (stray? drop) → receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
 
 Invariants:
 
@@ -26,12 +26,14 @@ from typing import Any, Final
 from tidegate_protocol.amqp.content import UnreadableHeaders
 from tidegate_protocol.form import published_us
 from tidegate_protocol.ids import MessageId
+from tidegate_protocol.topics import ANY_WORDS
 
 from .delivery import AckLedger, Deduplicator, Verdict
 from .identity import identity_of
 from .message import Message
 from .overlap import PlainLog, fingerprint
 from .statistics import Histogram, Statistics
+from .straying import TopicFilter
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,9 @@ MALFORMED_LOG_S: Final = 60.0
 class Inbox:
     """Deliveries of one subscription between RabbitMQ and the application."""
 
-    def __init__(self, deadline_s: float, manual: bool, prefetch: int, streams_max: int) -> None:
+    def __init__(
+        self, deadline_s: float, manual: bool, prefetch: int, streams_max: int, pattern: str = ANY_WORDS
+    ) -> None:
         self.deadline_s = deadline_s
         self.manual = manual
         self.prefetch = prefetch
@@ -78,6 +82,8 @@ class Inbox:
         """Messages delivered without their headers, which can't be read."""
         self.unchecked = 0
         """Messages delivered without their ids, for which no account was checked."""
+        self.topics = TopicFilter(pattern)
+        """Knows the topics that were asked for."""
         self._malformed_logged_s = float("-inf")
 
     def open_ledger(self) -> AckLedger:
@@ -216,6 +222,7 @@ class Inbox:
             collected=self.collected,
             malformed=self.malformed,
             unchecked=self.unchecked,
+            stray=self.topics.stray,
             latency_count=self.latencies.count,
             latency_mean_s=self.latencies.mean_s(),
             latency_max_s=self.latencies.max_us / 1e6,

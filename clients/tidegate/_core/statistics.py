@@ -52,6 +52,9 @@ class Statistics:
     unchecked: int = 0
     """Messages with an id of our form for which no account was checked, in a cluster that checks accounts. They were
     delivered, are counted as foreign, too, and no repetition of them is recognised."""
+    stray: int = 0
+    """Messages whose topic the pattern does not match: their publisher had them sent here (header `CC` or `BCC`). They
+    were dropped."""
 
 
 class Histogram:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from ..parts import RATE_MAX
-from . import brokers, insights, load, moves, places, publishers, sessions
+from . import brokers, insights, links, load, moves, places, publishers, sessions
 from .base import (
     NO_REASON,
     Cause,
@@ -57,6 +57,7 @@ from .brokers import (
     RoutesRefused,
 )
 from .insights import InsightEnd, InsightOver, InsightRefusal, InsightRefused, InsightTaken, InsightTold
+from .links import LinkLimit, LinkLimitDiffers, LinkRelayed, MessageSetAside, RelayOutcome, SetAsideReason
 from .load import (
     AlarmOutcome,
     AlarmsChanged,
@@ -143,7 +144,7 @@ ITEMS_MAX: Final = 128
 
 DECISIONS: Final[tuple[type[Decision], ...]] = tuple(
     record
-    for module in (load, sessions, moves, places, publishers, brokers, insights)
+    for module in (load, sessions, moves, places, publishers, brokers, insights, links)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, Decision) and record.__module__ == module.__name__
 )

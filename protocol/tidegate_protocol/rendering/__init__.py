@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..decisions import Decision, UnknownDecision
-from . import brokers, load, moves, publishers, sessions
+from . import brokers, links, load, moves, publishers, sessions
 from .said import Said
 
 RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
@@ -23,6 +23,7 @@ RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
     **moves.RENDERINGS,
     **publishers.RENDERINGS,
     **brokers.RENDERINGS,
+    **links.RENDERINGS,
 }
 
 
