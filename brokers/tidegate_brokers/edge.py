@@ -13,6 +13,7 @@ from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
 
 from .access.admission import Admission
+from .links.limits import Limits
 from .observe.counters import BrokerMetrics
 from .observe.exporting.load import EdgeLoadMetrics
 from .observe.telemetry.parts import edge_telemetry
@@ -73,6 +74,8 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox, admission)
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
+    limits = Limits(config.name, config.url, runtime.post)
+    senses.tell_limits(limits)
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
     runtime.sample_soon = senses.sensor.soon
     telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
@@ -86,7 +89,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=senses.tasks,
+        senses=(*senses.tasks, limits.run),
         telemetry=telemetry,
     )
 

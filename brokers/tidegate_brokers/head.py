@@ -28,6 +28,7 @@ from tidegate_protocol.names import (
 from .access.admission import Admission
 from .links.desk import Desk
 from .links.gauges import QuarantineMetrics
+from .links.limits import Limits
 from .links.quarantine import policy as quarantine_policy
 from .links.rescue import Rescue
 from .observe.counters import BrokerMetrics, distribution_version
@@ -90,8 +91,11 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     def route(to: str) -> tuple[ControlChannel, str]:
         return neighbours.get(to, own), broker_key(to)
 
-    rescue = Rescue(plane, management, runtime.post, QuarantineMetrics(metrics.registry), incarnation, config.period_s)
+    quarantine = QuarantineMetrics(metrics.registry)
+    rescue = Rescue(plane, management, runtime.post, quarantine, incarnation, config.period_s)
     senses.switchboard.quarantined = Desk(config.url, plane.links.get, rescue.way, own.reply).asked
+    limits = Limits(config.name, config.url, runtime.post)
+    senses.tell_limits(limits)
     runtime.connect(worker, own, route)
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
@@ -105,7 +109,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         lacking=senses.lacking,
         control_required=True,
         others=tuple(neighbours.values()),
-        senses=(*senses.tasks, rescue.run),
+        senses=(*senses.tasks, rescue.run, limits.run),
         telemetry=telemetry,
     )
 

@@ -21,13 +21,13 @@ from .operations import NeighbourStatus as NeighbourStatus
 from .parts import ALARMS_MAX as ALARMS_MAX
 from .parts import CONTROL_BYTES_MAX as CONTROL_BYTES_MAX
 from .parts import DEADLINE_US_MAX as DEADLINE_US_MAX
+from .parts import INTEGER_MAX, HeldPattern, Micros, Number, Period, read_json
 from .parts import REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX
 from .parts import ROUTES_PER_UPDATE_MAX as ROUTES_PER_UPDATE_MAX
 from .parts import TOPICS_PER_PUBLISHER_MAX as TOPICS_PER_PUBLISHER_MAX
 from .parts import VERSION as VERSION
 from .parts import Capacity as Capacity
 from .parts import DeadlineUs as DeadlineUs
-from .parts import HeldPattern, Micros, Number, Period, read_json
 from .parts import LoadState as LoadState
 from .parts import Message as Message
 from .parts import Name as Name
@@ -275,10 +275,21 @@ def _is_unservable(pattern: object) -> bool:
 # Between any two brokers.
 
 
+class Takes(Part):
+    """What a broker's RabbitMQ takes."""
+
+    message_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+    """The largest body; None: at least what the SDK sends at most."""
+    frame_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+
+
 class Probe(Message):
     """Answered at once by the other broker's process: its way there and back is a round trip of the link."""
 
     kind: Literal["probe"] = "probe"
+    broker: Name | None = None
+    takes: Takes | None = None
+    """What the sender's RabbitMQ takes, once that is known."""
 
 
 class ProbeReply(Message):

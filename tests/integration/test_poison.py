@@ -23,7 +23,8 @@ from tidegate import AsyncPublisher, AsyncSubscriber, Message
 from tidegate._engine.asking import Asking
 from tidegate_cli.explain import overview
 from tidegate_embedded.nodes import RabbitNode, amqp_url, create_vhost, management_url, prometheus_url
-from tidegate_protocol.decisions import MessageSetAside, SetAsideReason
+from tidegate_protocol.decisions import LinkLimit, LinkLimitDiffers, MessageSetAside, SetAsideReason
+from tidegate_protocol.form import BODY_BYTES_MAX
 from tidegate_protocol.names import PUBLISH_EXCHANGE
 from tidegate_protocol.operations import ExplainReply, ExplainRequest, OverviewReply, OverviewRequest
 from tidegate_protocol.quarantine import QuarantineReply, QuarantineRequest, Verb
@@ -212,3 +213,12 @@ async def test_a_body_that_is_larger_than_the_edge_takes(backend: str, node: Rab
         async with Asking(url) as ask:
             status = await ask.ask(OverviewRequest(), OverviewReply)
         assert [one.client for one in status.culprits] == [villain.id]
+        await eventually(lambda: differs(url), "the limits of both ends are compared", 60)
+
+
+async def differs(url: str) -> bool:
+    """Whether `status` says that the edge takes less than the head, with both values."""
+    async with Asking(url) as ask:
+        status = await ask.ask(OverviewRequest(), OverviewReply)
+    wanted = LinkLimitDiffers("head", "one", LinkLimit.MESSAGE, BODY_BYTES_MAX, SMALL_BYTES)
+    return wanted in [one.record for one in status.links]

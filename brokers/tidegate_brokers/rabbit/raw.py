@@ -38,6 +38,7 @@ _ONLY_HEADERS: Final = HEADERS.to_bytes(2, "big")
 _PROPERTIES, _KEY = "p", "k"
 _entry = struct.Struct(">BccI")
 """Length of a name of one letter, the name, the type of a byte array, its length."""
+WRITE_PAUSE_S: Final = 0.002
 LOST: Final = 0
 """In place of a code: the connection went without a word from RabbitMQ."""
 
@@ -107,6 +108,8 @@ class RawChannel(aiormq.Channel):
         self._confirmed = confirmed
         self.published = 0
         """How many publications were written: the number of the last one."""
+        self._refused = False
+        """Whether RabbitMQ has closed it. What is written behind the answer to that would end the whole connection."""
 
     def fits(self, message: RawMessage) -> bool:
         """Whether the content header fits a frame of this connection: AMQP can't split one."""
@@ -114,14 +117,21 @@ class RawChannel(aiormq.Channel):
         return not frame_max or CONTENT_START_BYTES + len(message.properties) + FRAME_OVERHEAD <= frame_max
 
     async def publish(self, exchange: str, message: RawMessage) -> int:
-        """Write a publication; returns its number."""
+        """Write a publication; returns its number. On a channel that RabbitMQ has closed it is not written."""
         frame_max = self.connection.connection_tune.frame_max or len(message.body) + FRAME_OVERHEAD
         publish = encode_publish_key(exchange, message.key)
         payload = encode_publication(self.number, publish, message.properties, message.body, frame_max)
         self.published += 1
         number = self.published
-        await self.write_queue.put(ChannelFrame(payload=payload, should_close=False))
+        while self.write_queue.full() and not self.is_closed:
+            await asyncio.sleep(WRITE_PAUSE_S)
+        if not self._refused and not self.is_closed:
+            self.write_queue.put_nowait(ChannelFrame(payload=payload, should_close=False))
         return number
+
+    async def _on_close_frame(self, frame: spec.Channel.Close) -> None:
+        self._refused = True
+        await super()._on_close_frame(frame)
 
     async def _on_confirm_frame(self, frame: ConfirmationFrameType) -> None:
         assert frame.delivery_tag is not None

@@ -45,6 +45,8 @@ class Prober:
         self._clock = clock
         self._targets = {name: _ProbeTarget(ProbedTrip()) for name in self._send}
         self._count = 0
+        self.make: Callable[[], Probe] = Probe
+        """Says what a probe tells of its sender."""
 
     def probe(self) -> None:
         """Send one probe to each."""
@@ -52,7 +54,7 @@ class Prober:
             self._count += 1
             target.request_id = f"{PROBE_PREFIX}{name}~{self._count}"
             target.sent_s, target.wall_sent_s = self._clock(), time.time()
-            self._send[name](Probe(), target.request_id)
+            self._send[name](self.make(), target.request_id)
 
     def answered(self, request_id: str, message: ControlMessage) -> None:
         """Take an answer; a late one is of no use."""
@@ -82,6 +84,8 @@ class Switchboard:
         self.reply: Callable[[ReplyAddress, ControlMessage], None] = _nobody
         self.prober: Prober | None = None
         self.reported: Callable[[PublisherReport], None] = _ignored
+        self.probed: Callable[[Probe], None] = _unheard
+        """Learns what other brokers say of themselves."""
         self.quarantined: Callable[[QuarantineRequest, ReplyAddress], None] = _no_quarantine
         """Answers what operators ask of the quarantine; an edge has none, and operators do not ask it."""
         self.subscriber_reported: Callable[[SubscriberReport], ReportTaken] | None = None
@@ -90,7 +94,8 @@ class Switchboard:
     def post(self, event: Event) -> None:
         """Take one event."""
         match event:
-            case MessageReceived(message=Probe(), reply_to=address):
+            case MessageReceived(message=Probe() as probe, reply_to=address):
+                self.probed(probe)
                 if address is not None:
                     self.reply(address, ProbeReply(clock_us=round(time.time() * MICROSECONDS)))
             case MessageReceived(message=PublisherReport() as report):
@@ -118,6 +123,10 @@ class Switchboard:
 
 def _nobody(address: ReplyAddress, message: ControlMessage) -> None:
     """Until a control channel is there."""
+
+
+def _unheard(probe: Probe) -> None:
+    """Where nobody forwards to those who probe."""
 
 
 def _no_quarantine(request: QuarantineRequest, address: ReplyAddress) -> None:

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_agents.machine import Event, LinkLimitFits, LinkObserved
 from tidegate_brokers.links import quarantine
 from tidegate_brokers.links.desk import show, wanted
+from tidegate_brokers.links.limits import Limits, differences
 from tidegate_brokers.links.refusals import Known, Refused, entry_of, refusal
 from tidegate_brokers.links.watching import (
     FORGIVEN_S,
@@ -18,9 +20,11 @@ from tidegate_brokers.links.watching import (
     LinkWatch,
 )
 from tidegate_brokers.rabbit.raw import LOST, Closed, RawMessage
+from tidegate_brokers.settings.urls import ServerUrl
 from tidegate_protocol.amqp.content import USER_ID
 from tidegate_protocol.amqp.publications import encode_account, encode_properties
-from tidegate_protocol.decisions import SetAsideReason
+from tidegate_protocol.decisions import LinkLimit, LinkLimitDiffers, SetAsideReason
+from tidegate_protocol.messages import Probe, Takes
 from tidegate_protocol.quarantine import QuarantineRequest, SetAside, Verb
 
 TOO_LARGE = "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"
@@ -166,3 +170,37 @@ def test_help_that_did_not_help_is_tried_again_less_and_less_often() -> None:
     assert watch.stuck("edge-1", now + REFUSALS_NEEDED)
     watch.keep_only(set())
     assert not watch.stuck("edge-1", now + REFUSALS_NEEDED)
+
+
+# Limits that differ
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "found"),
+    [
+        ((1000, 100), (1000, 100), []),
+        ((1000, 100), (2000, 200), []),
+        ((1000, 100), (None, None), []),
+        ((None, None), (None, None), []),
+        ((2000, 100), (1000, 100), [LinkLimit.MESSAGE]),
+        ((None, 100), (1000, 50), [LinkLimit.MESSAGE, LinkLimit.FRAME]),
+    ],
+)
+def test_a_far_end_that_takes_less_is_named(
+    near: tuple[int | None, int | None], far: tuple[int | None, int | None], found: list[LinkLimit]
+) -> None:
+    takes = [Takes(message_bytes=message, frame_bytes=frame) for message, frame in (near, far)]
+    assert [one.reason for one in differences("head", takes[0], "edge-1", takes[1])] == found
+
+
+def test_what_differs_is_told_once_and_when_it_fits_again() -> None:
+    told: list[Event] = []
+    limits = Limits("head", ServerUrl.parse("amqp://localhost"), told.append)
+    small, large = (Probe(broker="edge-1", takes=Takes(message_bytes=size)) for size in (1000, None))
+    limits.heard(small)
+    assert not told, "nothing is known of the own RabbitMQ"
+    limits._own = Takes(message_bytes=None)
+    for probe in (small, small, Probe(), large, large):
+        limits.heard(probe)
+    differs = LinkLimitDiffers("head", "edge-1", LinkLimit.MESSAGE, None, 1000)
+    assert told == [LinkObserved(differs), LinkLimitFits("edge-1")]
