@@ -74,8 +74,8 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox, admission)
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
-    limits = Limits(config.name, config.url, runtime.post)
-    senses.tell_limits(limits)
+    link_limits = Limits(config.name, config.url, runtime.post)
+    senses.tell_limits(link_limits)
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
     runtime.sample_soon = senses.sensor.soon
     telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
@@ -89,7 +89,7 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=(*senses.tasks, limits.run),
+        senses=(*senses.tasks, link_limits.run),
         telemetry=telemetry,
     )
 
