@@ -251,9 +251,11 @@ class Relay:
             now = loop.time()
             if source.is_closed:
                 raise _Ended(RelayOutcome.LOST, "the link queue")
-            if now - self._quiet_since_s > CALM_S and not self._careful:
+            over = now - self._quiet_since_s > CALM_S and not self._careful
+            if over and not far.flying:
                 return
-            await self._send(source, far, keeper, known)
+            if not over:  # else what is under way is waited for, so that the shovel does not send it again
+                await self._send(source, far, keeper, known)
             if not await far.wait(1.0) and far.flying and loop.time() - answered_s > PATIENCE_S:
                 raise _Ended(RelayOutcome.STANDS_STILL)
             if not far.flying or far.confirmed:
