@@ -18,7 +18,16 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidegate_protocol.balancing.loads import PieLocal
-from tidegate_protocol.decisions import Decision, DropReason, FloodingAccount, FloodingPublisher, UntrueReports
+from tidegate_protocol.decisions import (
+    Decision,
+    DropReason,
+    FloodingAccount,
+    FloodingPublisher,
+    LinkLimitDiffers,
+    LinkRelayed,
+    MessageSetAside,
+    UntrueReports,
+)
 from tidegate_protocol.drops import DropsReply, DropsRequest
 from tidegate_protocol.messages import ControlMessage, Subscription
 from tidegate_protocol.rights import Rules
@@ -122,6 +131,20 @@ class ActionFailed:
 
     action: Action
     problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkObserved:
+    """What the runtime of a head found out about a link. It has acted on it already: links wait for nobody."""
+
+    found: MessageSetAside | LinkRelayed | LinkLimitDiffers
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimitFits:
+    """A limit that differed at the two ends of the link to `target` does so no more."""
+
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +291,8 @@ Event = (
     | AlarmsSeen
     | LinkChecked
     | ControlRefused
+    | LinkObserved
+    | LinkLimitFits
     | ServerSeen
     | RulesSeen
     | DropsCounted

@@ -48,10 +48,10 @@ def offset_alone(data: bytes) -> tuple[int, Any] | None:
     """The content header that `data` begins with, with no more than the offset, and its size; None if there is none."""
     if data[:1] != bytes([spec.FRAME_HEADER]):
         return None
-    channel, size = struct.unpack_from(">HI", data, 1)
-    (body_size,) = struct.unpack_from(">Q", data, _HEADER_START + 4)
-    end = _HEADER_START + size
     try:
+        channel, size = struct.unpack_from(">HI", data, 1)
+        (body_size,) = struct.unpack_from(">Q", data, _HEADER_START + 4)
+        end = _HEADER_START + size
         offset = _find_offset(data[_FLAGS_START:end])
     except (IndexError, struct.error):
         return None

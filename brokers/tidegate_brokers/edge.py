@@ -17,6 +17,7 @@ from .access.admission import Admission
 from .access.passing import link_watches
 from .access.rules_file import RulesFile
 from .drops.keeper import DropKeeper
+from .links.limits import Limits
 from .observe.counters import BrokerMetrics
 from .observe.exporting.drops import DropMetrics
 from .observe.exporting.load import EdgeLoadMetrics
@@ -89,6 +90,8 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
     control = ControlChannel("control", config.head_url, senses.switchboard.post, metrics, inbox, admission)
     # An edge speaks to its head only, and knows its address, not its name.
     senses.connect(control.reply, {"head": lambda message, request: control.send(HEAD_KEY, message, request)})
+    link_limits = Limits(config.name, config.url, runtime.post)
+    senses.tell_limits(link_limits)
     runtime.connect(worker, control, lambda to: (control, HEAD_KEY))
     runtime.sample_soon = senses.sensor.soon
     telemetry = edge_telemetry(config, agent, incarnation, metrics.registry)
@@ -103,7 +106,10 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
         shovels=False,
         lacking=lambda: _lacking(agent, config) + senses.lacking(),
         control_required=False,
-        senses=(*senses.tasks, drops.run, *link_watches(config, runtime.post), partial(rules.watch, runtime.post)),
+        senses=(
+            *(*senses.tasks, drops.run, link_limits.run, *link_watches(config, runtime.post)),
+            partial(rules.watch, runtime.post),
+        ),
         telemetry=telemetry,
     )
 

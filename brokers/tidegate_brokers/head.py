@@ -30,6 +30,11 @@ from tidegate_protocol.rights import Rules
 from .access.admission import Admission
 from .access.passing import link_watches
 from .access.rules_file import RulesFile
+from .links.desk import Desk
+from .links.gauges import QuarantineMetrics
+from .links.limits import Limits
+from .links.quarantine import policy as quarantine_policy
+from .links.rescue import Rescue
 from .observe.counters import BrokerMetrics, distribution_version
 from .observe.exporting.load import HeadLoadMetrics
 from .observe.exporting.quotas import QuotaMetrics
@@ -64,17 +69,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     agent = _agent(config, incarnation, rules.rules)
     runtime = Runtime(agent, metrics)
     warden = Warden(Management(config.warden_url, config.url.vhost)) if config.warden_url is not None else None
-    plane = HeadPlane(
-        name=config.name,
-        url=config.url,
-        neighbours=frozenset(n.name for n in config.neighbours),
-        link_limit_bytes=config.link_limit_bytes,
-        link_prefetch=config.link_prefetch,
-        link_authorities=config.link_authorities,
-        link_certificate=(config.link_cert_file, config.link_key_file),
-        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
-        warden=warden,
-    )
+    plane = _plane(config, runtime, warden)
     _count_routes(plane, metrics)
     look = partial(_look_at_links, plane, metrics)
     worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
@@ -92,6 +87,11 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
     def route(to: str) -> tuple[ControlChannel, str]:
         return neighbours.get(to, own), broker_key(to)
 
+    quarantine = QuarantineMetrics(metrics.registry)
+    rescue = Rescue(plane, management, runtime.post, quarantine, incarnation, config.period_s)
+    senses.switchboard.quarantined = Desk(config.url, plane.links.get, rescue.way, own.reply).asked
+    limits = Limits(config.name, config.url, runtime.post)
+    senses.tell_limits(limits)
     runtime.connect(worker, own, route)
     telemetry = head_telemetry(config, management, incarnation, metrics.registry)
     runtime.observer = telemetry.observe
@@ -107,8 +107,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         control_required=True,
         others=tuple(neighbours.values()),
         senses=(
-            *senses.tasks,
-            *link_watches(config, runtime.post),
+            *(*senses.tasks, rescue.run, limits.run, *link_watches(config, runtime.post)),
             partial(rules.watch, runtime.post),
             *((warden.run,) if warden is not None else ()),
         ),
@@ -137,6 +136,21 @@ def _agent(config: HeadConfig, incarnation: int, rules: Rules | None) -> HeadAge
             exempt_accounts=frozenset({config.url.credentials[0]}),
             has_warden=config.warden_url is not None,
         )
+    )
+
+
+def _plane(config: HeadConfig, runtime: Runtime, warden: Warden | None) -> HeadPlane:
+    return HeadPlane(
+        name=config.name,
+        url=config.url,
+        neighbours=frozenset(n.name for n in config.neighbours),
+        link_limit_bytes=config.link_limit_bytes,
+        link_prefetch=config.link_prefetch,
+        link_authorities=config.link_authorities,
+        link_certificate=(config.link_cert_file, config.link_key_file),
+        quarantine=quarantine_policy(*config.quarantine_limits),
+        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
+        warden=warden,
     )
 
 

@@ -37,6 +37,7 @@ _COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "pause": "Switch load balancing off in a cluster.",
         "plan": "Show what would be moved now, without moving it.",
         "publish": "Publish messages on a topic.",
+        "quarantine": "List, show, replay or purge messages that links could not carry.",
         "resume": "Switch load balancing on again.",
         "simulate": "Run the agents in virtual time under random loads and faults, by seed.",
         "status": "Show clusters: states, load against thresholds, sessions, clients that harm others.",

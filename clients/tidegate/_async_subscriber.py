@@ -214,7 +214,7 @@ class AsyncSubscriber:
         iterate."""
         engine = self._running()
         request = make_request(self.name, pattern, deadline, expires_s)
-        inbox = make_inbox(deadline, acknowledge, prefetch, self._limits)
+        inbox = make_inbox(request.pattern, deadline, acknowledge, prefetch, self._limits)
         subscription = AsyncSubscription(self, inbox, on_late)
         subscription._start(await engine.subscribe(request, inbox, subscription._changed), callback)
         self._subscriptions.append(subscription)

@@ -255,7 +255,7 @@ class Subscriber:
         """
         runtime, engine = self._running()
         request = make_request(self.name, pattern, deadline, expires_s)
-        inbox = make_inbox(deadline, acknowledge, prefetch, self._limits)
+        inbox = make_inbox(request.pattern, deadline, acknowledge, prefetch, self._limits)
         subscription = Subscription(self, runtime, inbox, on_late)
         # Waking is put off until what was read is worked through; a release comes at another time, and wakes at once.
         subscribing = engine.subscribe(request, inbox, subscription._on_change, subscription._notify)

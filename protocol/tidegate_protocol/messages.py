@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from . import drops, insight, operations, reports
+from . import drops, insight, operations, quarantine, reports
 from .balancing import abroad, drains, loads, markers, migrations, paths, places, publishers, sessions
 from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
 from .operations import EdgeStatus as EdgeStatus
@@ -21,13 +21,13 @@ from .operations import NeighbourStatus as NeighbourStatus
 from .parts import ALARMS_MAX as ALARMS_MAX
 from .parts import CONTROL_BYTES_MAX as CONTROL_BYTES_MAX
 from .parts import DEADLINE_US_MAX as DEADLINE_US_MAX
+from .parts import INTEGER_MAX, HeldPattern, Micros, Number, Period, read_json
 from .parts import REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX
 from .parts import ROUTES_PER_UPDATE_MAX as ROUTES_PER_UPDATE_MAX
 from .parts import TOPICS_PER_PUBLISHER_MAX as TOPICS_PER_PUBLISHER_MAX
 from .parts import VERSION as VERSION
 from .parts import Capacity as Capacity
 from .parts import DeadlineUs as DeadlineUs
-from .parts import HeldPattern, Micros, Number, Period, read_json
 from .parts import LoadState as LoadState
 from .parts import Message as Message
 from .parts import Name as Name
@@ -283,10 +283,21 @@ def _is_unservable(pattern: object) -> bool:
 # Between any two brokers.
 
 
+class Takes(Part):
+    """What a broker's RabbitMQ takes."""
+
+    message_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+    """The largest body; None: at least what the SDK sends at most."""
+    frame_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+
+
 class Probe(Message):
     """Answered at once by the other broker's process: its way there and back is a round trip of the link."""
 
     kind: Literal["probe"] = "probe"
+    broker: Name | None = None
+    takes: Takes | None = None
+    """What the sender's RabbitMQ takes, once that is known."""
 
 
 class ProbeReply(Message):
@@ -375,7 +386,8 @@ ControlMessage = Annotated[
     | operations.OperationMessage
     | drops.DropsMessage
     | reports.ReportMessage
-    | insight.InsightMessage,
+    | insight.InsightMessage
+    | quarantine.QuarantineMessage,
     Field(discriminator="kind"),
 ]
 
@@ -404,6 +416,7 @@ OPERATOR_KINDS: Final = frozenset(
         "pause-request",
         "drops-request",
         "insight",
+        "quarantine-request",
     }
 )
 """The kinds an operator may send to `OPERATOR_KEY`."""

@@ -24,6 +24,8 @@ LINK_CHECK_EXCHANGE: Final = "tidegate.link-check"
 LINK_ACCOUNT_START: Final = "link."
 """What accounts of links are called, before the name of their head. A message that names one has lost the account of
 its publisher on the way."""
+QUARANTINE_QUEUE: Final = "tidegate.quarantine"
+"""Where a head keeps what its links could not carry."""
 MARKER_EXCHANGE: Final = "tidegate.markers"
 """Where a head writes markers and fences. It goes by headers (`marker_header`), so that no key has to be bound."""
 
@@ -114,6 +116,11 @@ def marker_prefix(migration: str) -> str:
 def marker_key(migration: str, head: str) -> str:
     """The key of the marker that one head publishes for a migration."""
     return f"{marker_prefix(migration)}.{head}"
+
+
+def link_probe_key(head: str) -> str:
+    """The key of the empty message by which a head finds out whether a link takes anything: a marker of no move."""
+    return marker_key("probe", head)
 
 
 def marker_pattern(migration: str) -> str:

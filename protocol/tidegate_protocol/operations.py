@@ -252,6 +252,8 @@ class OverviewReply(Message):
     """The one in force."""
     quotas: Annotated[tuple[QuotaUse, ...], Field(max_length=QUOTAS_TOLD_MAX)] = ()
     """The most used first."""
+    links: Annotated[tuple[Told, ...], Field(max_length=NAMES_TOLD_MAX)] = ()
+    """What is wrong with links now: limits that differ, links that could not be helped."""
 
 
 # Explaining.

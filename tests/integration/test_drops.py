@@ -65,7 +65,7 @@ name = "operator"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     folder = tmp_path_factory.mktemp("drops")
-    async with guarded_cluster(node, folder, LAYOUT, "checked", {EDGE: {"output_limit_bytes": LIMIT_BYTES}}) as cluster:
+    async with guarded_cluster(node, folder, LAYOUT, changes={EDGE: {"output_limit_bytes": LIMIT_BYTES}}) as cluster:
         yield cluster
 
 

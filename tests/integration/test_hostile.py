@@ -7,7 +7,7 @@ from collections import Counter
 
 from tests.support.backends import Launch
 from tests.support.blocking import in_thread
-from tests.support.hostile import ACCEPTED, MALFORMED, NESTED, send
+from tests.support.hostile import ACCEPTED, MALFORMED, NESTED, copied_to, send, with_headers
 from tests.support.telemetry import following
 from tests.support.waiting import eventually
 from tidegate import AsyncPublisher, AsyncSubscriber, Message, Subscriber
@@ -87,3 +87,27 @@ async def test_a_hostile_record_does_not_stop_a_reader_of_telemetry(launch: Laun
             await eventually(lambda: len(seen.problems) >= 2, "what is no record is named")
             last = max(seen.records)
             await eventually(lambda: max(seen.records) > last, "records go on")
+
+
+async def test_a_message_that_nobody_asked_for_is_dropped_before_the_application_sees_it(launch: Launch) -> None:
+    """RabbitMQ routes by the keys in `CC`, too: a publisher may so put any topic before any subscriber."""
+    async with launch(Topology.simple(clusters=1, edges=1), compact=True) as cluster:
+        url = cluster.url("alpha")
+        async with (
+            in_thread(Subscriber(url, name="blocking")) as blocking,
+            AsyncSubscriber(url, name="awaiting") as awaiting,
+            AsyncPublisher(url) as bystander,
+        ):
+            one, other = Seen(), Seen()
+            subscriptions = [
+                await awaiting.subscribe("quake.*", deadline=60, callback=one.take),
+                await asyncio.to_thread(blocking.subscribe, "quake.*", 60, callback=other.take),
+            ]
+            forged = with_headers(copied_to(TOPIC.encode()))
+            assert await asyncio.to_thread(send, url, PUBLISH_EXCHANGE, b"gossip.a", forged, b"forged")
+            await bystander.publish(TOPIC, b"true")
+            await bystander.flush()
+            for seen, subscription in zip((one, other), subscriptions, strict=True):
+                await eventually(lambda seen=seen: seen.messages, "the true one comes")
+                assert [message.body for message in seen.messages] == [b"true"]
+                assert subscription.statistics().stray == 1

@@ -116,7 +116,7 @@ name = "operator"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded(node: RabbitNode, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
-    async with guarded_cluster(node, tmp_path_factory.mktemp("quotas"), LAYOUT, "checked") as cluster:
+    async with guarded_cluster(node, tmp_path_factory.mktemp("quotas"), LAYOUT) as cluster:
         yield cluster
 
 

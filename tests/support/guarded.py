@@ -69,9 +69,13 @@ async def guarded_cluster(
     layout_text: str,
     later: Collection[str] = (),
     changes: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
+    accounts: str = "checked",
+    without_tag: tuple[str, str] | None = None,
 ) -> AsyncIterator[Guarded]:
     """Make the accounts, import them as an operator would, and run the processes with them; those in `later` are
     started by the test, and `changes` are options of single brokers.
+
+    `accounts`: whether brokers check them. `without_tag`: an account, and a tag that was forgotten.
     """
     ports = {"port": node.amqp_port, "management": node.management_port}
     (directory / "layout.toml").write_text(layout_text.format(host=node.host, **ports))
@@ -81,21 +85,25 @@ async def guarded_cluster(
     async with httpx.AsyncClient(base_url=management_url(node), timeout=60, trust_env=False) as http:
         for place in layout.places:
             for file in sorted((directory / place.name / "definitions").iterdir()):
-                answer = await http.post("/api/definitions", json=json.loads(file.read_text()))
+                definitions = json.loads(file.read_text())
+                for user in definitions.get("users", ()) if without_tag is not None else ():
+                    if user["name"] == without_tag[0]:
+                        user["tags"] = [tag for tag in user["tags"] if tag != without_tag[1]]
+                answer = await http.post("/api/definitions", json=definitions)
                 assert answer.is_success, answer.text
     processes = {
         place.name: _process(
             node,
             directory / place.name,
             "head" if isinstance(place, HeadPlace) else "edge",
-            changes.get(place.name, {}),
+            {"accounts": accounts, **changes.get(place.name, {})},
         )
         for place in layout.places
     }
     try:
         await start_all(process for name, process in processes.items() if name not in later)
         guarded = Guarded(access, processes, node, layout, directory)
-        for head in layout.head:
+        for head in layout.head if accounts == "checked" else ():
             await eventually(partial(guarded.allows_accounts, head.name), f"{head.name} lets accounts be named")
         yield guarded
     finally:

@@ -12,6 +12,7 @@ answers whose routes have become live, binding changes, updates to neighbours. T
 | `publishers/`, `load` | who publishes what, floods, publishers moved to other heads, the load of this head |
 | `insights` | what analytics has learned, in placements and for edges |
 | `rights`, `veil` | which subscriptions accounts may have, and what operators of tenants may see |
+| `links` | what links could not carry, and whose it was |
 | `inspect` | what operators ask: states, reasons, plans; pausing |
 | `drops` | what operators want with messages that edges have dropped |
 
@@ -54,6 +55,7 @@ from .drops import HeadDrops
 from .edges import Edges
 from .insights import Insights
 from .inspect import Operations
+from .links import Links
 from .load import HeadLoads
 from .moving.drains import Drains
 from .moving.local_steps import LocalSteps
@@ -118,13 +120,14 @@ class HeadAgent:
         # Clients and operators
         self._allocations = Allocations(context, edges, neighbours, migrations, knowledge, placing, doubts)
         self._rights = Rights(context, self._allocations, migrations, doubts, removals)
-        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights, account_defence)
+        links = Links(context)
+        operations = Operations(context, edges, neighbours, sessions, loads, defence, insights, account_defence, links)
         self._parts = (
             *(context.usage, account_defence),
             *(knowledge, publishers, edges, neighbours, removals, self._allocations, preparations, binds, migrations),
             *(sessions, drains, doubts, reports, guests, paths, defence, loads, publisher_moves, arrivals, flood),
             *(remote_steps, candidates, room, endings, self._acceptances, operations, insights, self._rights),
-            HeadDrops(context),
+            *(HeadDrops(context), links),
         )
         self.ignored = 0
         """Messages of kinds that are not for a head."""

@@ -31,6 +31,7 @@ from tidegate_protocol.decisions import (
 from tidegate_protocol.messages import ControlMessage, LoadState, Refusal
 from tidegate_protocol.operations import (
     CULPRITS_TOLD_MAX,
+    NAMES_TOLD_MAX,
     SUBSCRIPTIONS_TOLD_MAX,
     Activity,
     BrokerState,
@@ -75,6 +76,7 @@ from ..machine import AlarmsSeen, ReplyAddress
 from .context import HeadContext
 from .edges import Edges
 from .insights import Insights
+from .links import Links
 from .load import HeadLoads
 from .moving.offers import candidate, fitting_candidates
 from .moving.sessions import Sessions
@@ -125,6 +127,7 @@ class Operations:
         defence: Defence,
         insights: Insights,
         account_defence: AccountDefence,
+        links: Links,
     ) -> None:
         self._context = context
         self._edges = edges
@@ -134,6 +137,7 @@ class Operations:
         self._defence = defence
         self._insights = insights
         self._account_defence = account_defence
+        self._links = links
         self._questions: dict[str, _Question] = {}
         self._refused = RefusedAccounts(context.config.head, context)
         self._gatherings = Gatherings(context, PART, self._heard, self._finish)
@@ -207,6 +211,7 @@ class Operations:
                 missing=tuple(question.missing),
                 insight=self._insights.state(),
                 quotas=context.usage.uses(),
+                links=tuple(self._links.troubled()[:NAMES_TOLD_MAX]),
             )
             context.reply(reply_to, reply)
 
@@ -261,6 +266,7 @@ class Operations:
             )
             for named in self._account_defence.culprits
         ]
+        found += self._links.culprits()
         found += [culprit for answer in answers.values() for culprit in answer.culprits]
         return tuple(found[:CULPRITS_TOLD_MAX])
 
@@ -289,7 +295,7 @@ class Operations:
         """Who is meant by a name; None if it is nobody we know."""
         context = self._context
         subscriber = subscriber_named(about)
-        named = [culprit.client for culprit in self._account_defence.culprits]
+        named = [*(culprit.client for culprit in self._account_defence.culprits), *self._links.named]
         publishers = [*context.registry.publishers, *self._defence.watched, *named]
         publisher = next((name for name in sorted(publishers) if about in (name, name.partition("~")[0])), None)
         if not about:

@@ -250,5 +250,5 @@ def concerns_broker(decision: Decision, broker: str) -> bool:
 
 
 def concerns_publisher(decision: Decision, publisher: str) -> bool:
-    """Whether a decision of a head is about this publisher, or this account: watched, contained, moved."""
+    """Whether a decision of a head is about this publisher or account: watched, contained, moved, set aside."""
     return publisher in (getattr(decision, "publisher", None), getattr(decision, "account", None))

@@ -53,6 +53,7 @@ from tidegate_protocol.rendering import why
 from tidegate_protocol.topics import is_pattern
 
 from ..errors import RabbitError, RabbitUnreachable
+from ..links import quarantine
 from ..rabbit.management import Json, Management
 from ..rabbit.warden import Warden
 from ..settings.tls import SYSTEM_AUTHORITIES, shovel_options
@@ -114,6 +115,10 @@ class HeadPlane:
     """Where this head's RabbitMQ finds the authorities whose certificates it accepts."""
     link_certificate: tuple[str | None, str | None] = (None, None)
     """Which certificate and key it presents there; paths on its machine."""
+    relayed: set[str] = field(default_factory=set)
+    """Links whose messages are carried by hand (`links.rescue`): they have no shovel."""
+    quarantine: Json = field(default_factory=lambda: quarantine.policy(10_000, 64 << 20, 30 * 24 * 3600))
+    """The policy that bounds what is set aside."""
     marked: set[str] = field(default_factory=set)
     """Links that are bound to the exchange of the markers."""
     accounts_allowed: bool | None = None
@@ -164,6 +169,8 @@ class HeadPlane:
         await put_policy_if_different(
             management, POLICY, limit_policy(LINK_PREFIX, self.link_limit_bytes, "reject-publish")
         )
+        await quarantine.declare(channel)
+        await put_policy_if_different(management, quarantine.POLICY, self.quarantine)
         for target in sorted(self.routes.keys() | self.links.keys()):
             await declare_link(channel, target)
             await self._bind_markers(channel, target)
@@ -228,7 +235,9 @@ class HeadPlane:
             statistics = queue.get("message_stats")
             forwarded = statistics.get("ack", 0) if isinstance(statistics, dict) else 0
             waiting = int(queue.get("messages", 0) or 0)
-            found[target] = LinkState(states.get(link_queue(target), "missing"), waiting, int(forwarded))
+            # A link without a shovel runs all the same while its messages are carried by hand.
+            state = "running" if target in self.relayed else states.get(link_queue(target), "missing")
+            found[target] = LinkState(state, waiting, int(forwarded))
         for target in sorted(self.dropped):
             await self._remove_if_empty(channel, management, target, found.get(target))
         return found
@@ -319,7 +328,6 @@ class HeadPlane:
 
     def _shovel(self, link: EnsureLink) -> Json:
         user, _ = self.url.credentials
-        exchange = DELIVER_EXCHANGE if link.kind is LinkKind.EDGE else ingress_exchange(self.name)
         return {
             "ack-mode": "on-confirm",
             "reconnect-delay": SHOVEL_RECONNECT_DELAY_S,
@@ -330,7 +338,7 @@ class HeadPlane:
             "src-prefetch-count": self.link_prefetch,
             "dest-protocol": "amqp091",
             "dest-uri": self._destination(link.url),
-            "dest-exchange": exchange,
+            "dest-exchange": self.exchange_of(link),
             "dest-add-forward-headers": False,
             **({ACCOUNT_OPTION: {"user_id": account_in(link.url)}} if link.passes_accounts is False else {}),
         }
@@ -347,7 +355,25 @@ class HeadPlane:
             url + SHOVEL_OPTIONS + shovel_options(parts.hostname or "", self.link_authorities, *self.link_certificate)
         )
 
+    def exchange_of(self, link: EnsureLink) -> str:
+        """Where a link writes to at its far end."""
+        return DELIVER_EXCHANGE if link.kind is LinkKind.EDGE else ingress_exchange(self.name)
+
+    async def relay_begins(self, management: Management, target: str) -> None:
+        """Take the shovel of a link away; what it had in hand goes back into the link queue, where it was."""
+        self.relayed.add(target)
+        await management.delete_shovel(link_queue(target))
+
+    async def relay_ends(self, management: Management, target: str) -> None:
+        """Give a link its shovel back, if there still is that link."""
+        self.relayed.discard(target)
+        link = self.links.get(target)
+        if link is not None:
+            await self._assert_shovel(management, link, None)
+
     async def _assert_shovel(self, management: Management, link: EnsureLink, present: Json | None) -> None:
+        if link.target in self.relayed:
+            return
         wanted = self._shovel(link)
         if link.passes_accounts is None and present is not None and ACCOUNT_OPTION in present:
             wanted[ACCOUNT_OPTION] = present[ACCOUNT_OPTION]

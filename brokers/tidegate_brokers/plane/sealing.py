@@ -36,5 +36,10 @@ class Seal:
             number = self._begun
             # One of the two changes something, whatever was there before.
             await channel.exchange_delete(SEAL_EXCHANGE, nowait=True)
-            await channel.exchange_declare(SEAL_EXCHANGE, exchange_type="fanout", durable=True)
+            await declare_seal(channel)
             self.pressed = number
+
+
+async def declare_seal(channel: AbstractChannel) -> None:
+    """Have the exchange, to which nothing is ever bound."""
+    await channel.exchange_declare(SEAL_EXCHANGE, exchange_type="fanout", durable=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 import aiormq
 from aiormq.abc import AbstractConnection
+from aiormq.connection import TransportFactory
 from aiormq.exceptions import (
     AMQPError,
     AuthenticationError,
@@ -43,13 +44,16 @@ LOST: Final = (ConnectionError, TimeoutError, OSError, asyncio.CancelledError, C
 """What aiormq raises from an operation whose connection or channel has gone; it cancels futures, too."""
 
 
-async def open_connection(url: ServerUrl, label: str, rewrite: Rewrite | None = None) -> AbstractConnection:
+async def open_connection(
+    url: ServerUrl, label: str, rewrite: Rewrite | None = None, transport: TransportFactory | None = None
+) -> AbstractConnection:
     """Open a connection, or raise an error of `errors.py`. What comes in is cut down as `frames.py` says, or as
-    `rewrite` does.
+    `rewrite` does, unless there is another `transport`.
     """
     where = str(url)
     address = f"{url.reveal()}?heartbeat={HEARTBEAT_S}" + ("&auth=external" if url.by_certificate else "")
-    connection = aiormq.Connection(address, context=url.tls_context(), transport_factory=PlainTransport(rewrite))
+    factory = transport or PlainTransport(rewrite)
+    connection = aiormq.Connection(address, context=url.tls_context(), transport_factory=factory)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect(client_properties={"connection_name": label})

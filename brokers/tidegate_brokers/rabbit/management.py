@@ -226,8 +226,12 @@ class Management:
 
     async def shovel_states(self) -> dict[str, str]:
         """`running`, `starting` or `terminated`, by name of the shovel."""
+        return {name: state for name, (state, _) in (await self.shovel_reasons()).items()}
+
+    async def shovel_reasons(self) -> dict[str, tuple[str, str]]:
+        """The same, each with the reason why it ended last; empty where it did not, or where it begins again."""
         found = await self._get_list(f"shovels/{self._vhost}")
-        return {str(item["name"]): str(item.get("state", "unknown")) for item in found}
+        return {str(item["name"]): (str(item.get("state", "unknown")), str(item.get("reason") or "")) for item in found}
 
     # Listings
 

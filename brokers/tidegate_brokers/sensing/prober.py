@@ -14,6 +14,7 @@ from typing import Final
 
 from tidegate_agents.machine import Event, MessageReceived, ReplyAddress, ReplyReceived, Undeliverable
 from tidegate_protocol.messages import ControlMessage, Probe, ProbeReply, PublisherReport
+from tidegate_protocol.quarantine import QuarantineRequest
 from tidegate_protocol.reports import ReportTaken, SubscriberReport
 
 from .trips import ProbedTrip
@@ -44,6 +45,8 @@ class Prober:
         self._clock = clock
         self._targets = {name: _ProbeTarget(ProbedTrip()) for name in self._send}
         self._count = 0
+        self.make: Callable[[], Probe] = Probe
+        """Says what a probe tells of its sender."""
 
     def probe(self) -> None:
         """Send one probe to each."""
@@ -51,7 +54,7 @@ class Prober:
             self._count += 1
             target.request_id = f"{PROBE_PREFIX}{name}~{self._count}"
             target.sent_s, target.wall_sent_s = self._clock(), time.time()
-            self._send[name](Probe(), target.request_id)
+            self._send[name](self.make(), target.request_id)
 
     def answered(self, request_id: str, message: ControlMessage) -> None:
         """Take an answer; a late one is of no use."""
@@ -82,19 +85,26 @@ class Switchboard:
         self.prober: Prober | None = None
         self.reported: Callable[[PublisherReport, str], None] = _ignored
         """Takes the report of a publisher and the account that sent it."""
+        self.probed: Callable[[Probe], None] = _unheard
+        """Learns what other brokers say of themselves."""
+        self.quarantined: Callable[[QuarantineRequest, ReplyAddress], None] = _no_quarantine
+        """Answers what operators ask of the quarantine; an edge has none, and operators do not ask it."""
         self.subscriber_reported: Callable[[SubscriberReport], ReportTaken] | None = None
         """Takes the reports of subscribers; None on an edge, to which they are not sent."""
 
     def post(self, event: Event) -> None:
         """Take one event."""
         match event:
-            case MessageReceived(message=Probe(), reply_to=address):
+            case MessageReceived(message=Probe() as probe, reply_to=address):
+                self.probed(probe)
                 if address is not None:
                     self.reply(address, ProbeReply(clock_us=round(time.time() * MICROSECONDS)))
             case MessageReceived(message=PublisherReport() as report, account=account):
                 self.reported(report, account)
             case MessageReceived(message=SubscriberReport() as digests, reply_to=address):
                 self._take(digests, address)
+            case MessageReceived(message=QuarantineRequest() as request, reply_to=address) if address is not None:
+                self.quarantined(request, address)
             case ReplyReceived(request_id=request_id, message=message) if request_id.startswith(PROBE_PREFIX):
                 if self.prober is not None:
                     self.prober.answered(request_id, message)
@@ -114,6 +124,14 @@ class Switchboard:
 
 def _nobody(address: ReplyAddress, message: ControlMessage) -> None:
     """Until a control channel is there."""
+
+
+def _unheard(probe: Probe) -> None:
+    """Where nobody forwards to those who probe."""
+
+
+def _no_quarantine(request: QuarantineRequest, address: ReplyAddress) -> None:
+    """Where nothing is set aside."""
 
 
 def _ignored(report: PublisherReport, account: str) -> None:

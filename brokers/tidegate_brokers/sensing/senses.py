@@ -15,6 +15,7 @@ from tidegate_agents.machine import Event, ReplyAddress
 from tidegate_protocol.messages import ControlMessage, PublisherReport
 from tidegate_protocol.topics import matches
 
+from ..links.limits import Limits
 from ..plane.edge import EdgePlane
 from ..rabbit.management import Management
 from ..settings.options import EdgeConfig, HeadConfig
@@ -56,6 +57,14 @@ class Senses:
         """Say how probes are sent and answered; done once, because control channels in turn need the switchboard."""
         self.switchboard.reply = reply
         self.prober = self.switchboard.prober = Prober(targets, asyncio.get_running_loop().time)
+
+    def tell_limits(self, limits: Limits) -> None:
+        """Have probes say what the own RabbitMQ takes, and what others say of theirs compared with it. An edge is
+        probed by nobody.
+        """
+        assert self.prober is not None
+        self.prober.make = limits.probe
+        self.switchboard.probed = limits.heard
 
     @property
     def tasks(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:

@@ -288,6 +288,23 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         description="Messages in flight on one link.",
         json_schema_extra=_unit("messages"),
     )
+    quarantine_messages_max: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Messages that the far end of a link refused and that are kept; of more, the oldest go.",
+        json_schema_extra=_unit("messages"),
+    )
+    quarantine_bytes_max: int = Field(
+        64 * MIB, ge=MIB, description="Bytes of the same.", json_schema_extra=_unit("bytes")
+    )
+    quarantine_age_s: int = Field(
+        30 * 24 * 3600,
+        ge=60,
+        le=365 * 24 * 3600,
+        description="How long they are kept.",
+        json_schema_extra=_unit("s"),
+    )
 
     delivery_metrics: bool = Field(
         True,
@@ -346,6 +363,11 @@ class HeadConfig(BalancingOptions, BrokerConfig):
         if len(set(names)) != len(names):
             raise ValueError("neighbours: a neighbour is named twice")
         return self
+
+    @property
+    def quarantine_limits(self) -> tuple[int, int, int]:
+        """Messages, bytes and age in seconds of what is set aside."""
+        return self.quarantine_messages_max, self.quarantine_bytes_max, self.quarantine_age_s
 
     @property
     def telemetry_limits(self) -> tuple[int, int, int]:

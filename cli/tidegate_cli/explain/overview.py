@@ -12,6 +12,7 @@ from rich.text import Text
 from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
+from tidegate_protocol.rendering import sentence as told_sentence
 from tidegate_protocol.rendering import why
 from tidegate_protocol.rendering.accounts import named, used
 from tidegate_protocol.rendering.operations import doing
@@ -143,6 +144,7 @@ def _sessions(sessions: tuple[SessionState, ...], now: datetime | None) -> Table
 def remarks(reply: OverviewReply, now: datetime | None) -> list[str]:
     """What an operator has to know besides the numbers."""
     said = [culprit_words(one, now) for one in reply.culprits]
+    said += [told_sentence(one.record) for one in reply.links]
     for state in reply.brokers:
         if state.infeasible:
             who = listed(subscription(name, state.queues) for name in state.infeasible)

@@ -1,6 +1,6 @@
 """The inbox of one subscription: deliveries are judged, buffered, handed over and settled here.
 
-    receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
+    (stray? drop) → receive → (duplicate? drop) → buffer → hand_over → settle → acknowledge in bulk
 
 Invariants:
 
@@ -27,6 +27,7 @@ from tidegate_protocol.amqp.content import UnreadableHeaders
 from tidegate_protocol.form import published_us, stamped_us
 from tidegate_protocol.ids import MessageId
 from tidegate_protocol.names import LINK_ACCOUNT_START
+from tidegate_protocol.topics import ANY_WORDS
 
 from .config import PREFETCH_BYTES_DEFAULT
 from .delivery import AckLedger, Deduplicator, Verdict
@@ -35,6 +36,7 @@ from .identity import identity_of, is_replayed, replayed_account
 from .message import Message
 from .overlap import PlainLog, fingerprint
 from .statistics import Histogram, Statistics
+from .straying import TopicFilter
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class Inbox:
         prefetch: int,
         streams_max: int,
         prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
+        pattern: str = ANY_WORDS,
     ) -> None:
         self.deadline_s = deadline_s
         self.manual = manual
@@ -100,6 +103,8 @@ class Inbox:
         """Messages delivered without their ids, for which no account was checked."""
         self.replayed = 0
         """Messages that had been dropped from the output queue, and came all the same."""
+        self.topics = TopicFilter(pattern)
+        """Knows the topics that were asked for."""
         self._malformed_logged_s = float("-inf")
 
     def open_ledger(self) -> AckLedger:
@@ -257,6 +262,7 @@ class Inbox:
             unchecked=self.unchecked,
             replayed=self.replayed,
             late_unchecked=self.late_unchecked,
+            stray=self.topics.stray,
             latency_count=self.latencies.count,
             latency_mean_s=self.latencies.mean_s(),
             latency_max_s=self.latencies.max_us / 1e6,

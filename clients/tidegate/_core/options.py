@@ -73,11 +73,11 @@ def make_request(subscriber: str, pattern: str, deadline: float, expires_s: int)
     )
 
 
-def make_inbox(deadline: float, acknowledge: str, prefetch: int | None, limits: Limits) -> Inbox:
+def make_inbox(pattern: str, deadline: float, acknowledge: str, prefetch: int | None, limits: Limits) -> Inbox:
     if acknowledge not in ("auto", "manual"):
         raise InvalidValue("acknowledge", acknowledge, "is unknown", "use 'auto' or 'manual'")
     if prefetch is None:
         prefetch = limits.prefetch
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 < prefetch <= PREFETCH_MAX:
         raise InvalidValue("prefetch", prefetch, "is out of range", f"use a whole number from 1 to {PREFETCH_MAX}")
-    return Inbox(deadline, acknowledge == "manual", prefetch, limits.streams, limits.prefetch_bytes)
+    return Inbox(deadline, acknowledge == "manual", prefetch, limits.streams, limits.prefetch_bytes, pattern)

@@ -57,6 +57,9 @@ class Statistics:
     `late`."""
     replayed: int = 0
     """Messages that had been dropped because too much waited, and that an operator had sent again."""
+    stray: int = 0
+    """Messages whose topic the pattern does not match: their publisher had them sent here (header `CC` or `BCC`). They
+    were dropped."""
 
 
 class Histogram:

@@ -4,8 +4,9 @@
 
 Invariants:
 
-- every delivery goes through the intake, with one exception for speed: while no gap is being measured, deliveries of
-  the slot that the machine calls plain go straight to the inbox, because the machine would let them pass;
+- what the pattern does not match is dropped before anything else sees it;
+- every other delivery goes through the intake, with one exception for speed: while no gap is being measured, deliveries
+  of the slot that the machine calls plain go straight to the inbox, because the machine would let them pass;
 - an acknowledgement goes to the channel that its delivery came by.
 """
 
@@ -75,6 +76,7 @@ class Deliveries:
         """What takes the deliveries of a consumer. Called for every message, so the common case is short."""
         receive, settled, on_change, now = self._inbox.receive, self.settled, self._on_change, self._runtime.now
         slot, ledger, unusual, marker_start = consumer.number, consumer.ledger, self._unusual, MARKER_START
+        known, is_stray = self._inbox.topics.known, self._inbox.topics.is_stray
 
         def deliver(
             tag: int,
@@ -85,7 +87,12 @@ class Deliveries:
             redelivered: bool,
             account: str | None,
         ) -> None:
-            if slot != self._plain or topic.startswith(marker_start):
+            if topic not in known and is_stray(topic):
+                # Before anything else looks at it: its id may be made up, too.
+                ledger.last = tag
+                ledger.settle(tag)
+                settled()
+            elif slot != self._plain or topic.startswith(marker_start):
                 unusual((consumer, tag, topic, body, message_id, headers, redelivered, account))
             elif receive(ledger, tag, topic, body, message_id, headers, redelivered, now(), False, account):
                 on_change()

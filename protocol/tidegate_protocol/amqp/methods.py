@@ -29,7 +29,12 @@ _REPLACEMENT: Final = ord("?")
 
 def encode_publish(exchange: str, topic: str) -> bytes:
     """The payload of a Basic.Publish, neither mandatory nor immediate."""
-    where, key = exchange.encode(), topic.encode()
+    return encode_publish_key(exchange, topic.encode())
+
+
+def encode_publish_key(exchange: str, key: bytes) -> bytes:
+    """The same with the bytes of a routing key, which need not be text."""
+    where = exchange.encode()
     return BASIC_PUBLISH + b"\x00\x00" + bytes([len(where)]) + where + bytes([len(key)]) + key + b"\x00"
 
 
@@ -48,15 +53,18 @@ def read_deliver(data: bytes, offset: int = 0) -> tuple[int, bool, str]:
     return tag, (redelivered & 1) == 1, data[offset + 1 : offset + 1 + data[offset]].decode("utf-8", "replace")
 
 
+def read_deliver_key(deliver: bytes) -> bytes:
+    """The bytes of the routing key of a Basic.Deliver; `deliver` is the payload of the frame, or begins with it."""
+    offset = _key_at(deliver)
+    return deliver[offset + 1 : offset + 1 + deliver[offset]]
+
+
 def readable_deliver(deliver: bytes) -> bytes:
     """The same Basic.Deliver with the bytes beyond ASCII of its routing key replaced if they are not UTF-8.
 
     `deliver` is the payload of the frame and its end mark. AMQP libraries refuse such a key and give up the connection.
     """
-    offset = METHOD_BYTES
-    offset += 1 + deliver[offset]  # the consumer tag
-    offset += 9  # delivery tag and redelivered
-    offset += 1 + deliver[offset]  # the exchange
+    offset = _key_at(deliver)
     key = deliver[offset + 1 : -1]
     try:
         key.decode()
@@ -64,6 +72,14 @@ def readable_deliver(deliver: bytes) -> bytes:
         key = bytes(byte if byte < 0x80 else _REPLACEMENT for byte in key)
         return deliver[: offset + 1] + key + deliver[-1:]
     return deliver
+
+
+def _key_at(deliver: bytes) -> int:
+    """Where the length of the routing key of a Basic.Deliver is."""
+    offset = METHOD_BYTES
+    offset += 1 + deliver[offset]  # the consumer tag
+    offset += 9  # delivery tag and redelivered
+    return offset + 1 + deliver[offset]  # the exchange
 
 
 def read_tune_ok(frame: bytes) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from ..parts import RATE_MAX
-from . import accounts, brokers, drops, insights, load, moves, places, publishers, rights, sessions
+from . import accounts, brokers, drops, insights, links, load, moves, places, publishers, rights, sessions
 from .accounts import (
     AccountReleased,
     Containment,
@@ -73,6 +73,7 @@ from .brokers import (
 )
 from .drops import DropReason, DropsPurged, DropsReplayed, MessagesDropped, ReplayOutcome
 from .insights import InsightEnd, InsightOver, InsightRefusal, InsightRefused, InsightTaken, InsightTold
+from .links import LinkLimit, LinkLimitDiffers, LinkRelayed, MessageSetAside, RelayOutcome, SetAsideReason
 from .load import (
     AlarmOutcome,
     AlarmsChanged,
@@ -160,7 +161,7 @@ ITEMS_MAX: Final = 128
 
 DECISIONS: Final[tuple[type[Decision], ...]] = tuple(
     record
-    for module in (load, sessions, moves, places, publishers, accounts, brokers, insights, rights, drops)
+    for module in (load, sessions, moves, places, publishers, accounts, brokers, insights, rights, drops, links)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, Decision) and record.__module__ == module.__name__
 )

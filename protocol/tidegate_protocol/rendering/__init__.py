@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..decisions import Decision, UnknownDecision
-from . import accounts, brokers, drops, load, moves, publishers, rights, sessions
+from . import accounts, brokers, drops, links, load, moves, publishers, rights, sessions
 from .said import Said
 
 RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
@@ -26,6 +26,7 @@ RENDERINGS: Final[Mapping[type[Decision], Callable[[Any], Said]]] = {
     **brokers.RENDERINGS,
     **rights.RENDERINGS,
     **drops.RENDERINGS,
+    **links.RENDERINGS,
 }
 
 

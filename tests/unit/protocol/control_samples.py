@@ -182,7 +182,7 @@ SAMPLES: Final[tuple[m.ControlMessage, ...]] = (
     m.OutputRemoved(edge="edge-1", subscriber="siren-7", number=2),
     m.RegistryRequest(after="out.siren-6.0"),
     m.RegistryPage(edge="edge-1", digest="0123456789abcdef", subscriptions=(SUBSCRIPTION,), after="out.siren-7.2"),
-    m.Probe(),
+    m.Probe(broker="edge-1", takes=m.Takes(message_bytes=1_048_576, frame_bytes=131_072)),
     m.ProbeReply(clock_us=1_700_000_000_123_456),
     m.RoutesUpdate(
         head="head-1",

@@ -164,7 +164,17 @@ DROPS: Final[tuple[d.Decision, ...]] = (
     d.DropsReplayed(QUEUE, d.ReplayOutcome.NOT_READING, 20, 100, "gone", session=SESSION),
     d.DropsPurged(QUEUE, 120, session=SESSION),
 )
-SAMPLES: Final = (*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *ACCOUNTS, *BROKERS, *INSIGHTS, *RIGHTS, *DROPS)
+LINKS: Final[tuple[d.Decision, ...]] = (
+    d.MessageSetAside(
+        "edge-1", d.SetAsideReason.TOO_LARGE, "q-1-7", "buoy", "buoy~1", "alert.fire", 2_000_000,
+        "PRECONDITION_FAILED - message size 2000000 is larger than configured max size 1048576", session=SESSION,
+    ),
+    d.LinkRelayed("edge-1", d.RelayOutcome.STANDS_STILL, 120, 1, 11.5, "no answer", session=SESSION),
+    d.LinkLimitDiffers("head-1", "edge-1", d.LinkLimit.MESSAGE, 16_777_216, 1_048_576, session=SESSION),
+)  # fmt: skip
+SAMPLES: Final = (
+    *(*LOAD, *SESSIONS, *MOVES, *PLACES, *PUBLISHERS, *ACCOUNTS, *BROKERS, *INSIGHTS, *RIGHTS, *DROPS, *LINKS),
+)
 
 
 def golden_text(sample: d.Decision) -> str:

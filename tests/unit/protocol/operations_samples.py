@@ -9,6 +9,7 @@ from tidegate_protocol import drops
 from tidegate_protocol import insight as i
 from tidegate_protocol import messages as m
 from tidegate_protocol import operations as o
+from tidegate_protocol import quarantine as q
 from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport
 from tidegate_protocol.balancing.sessions import Candidate, PlannedMove
 from tidegate_protocol.parts import Metric
@@ -31,6 +32,18 @@ MOVE: Final = PlannedMove(
     bytes_in_per_s=1e4,
     bytes_out_per_s=8e4,
     messages_in_per_s=50.0,
+)
+SET_ASIDE: Final = q.SetAside(
+    id="q-1-7",
+    target="edge-1",
+    reason=d.SetAsideReason.TOO_LARGE,
+    detail="PRECONDITION_FAILED",
+    account="buoy",
+    publisher="buoy~1",
+    topic="alert.fire",
+    size_bytes=2_000_000,
+    at_us=1_700_000_000_000_000,
+    whole=False,
 )
 INSIGHT: Final = i.InsightState(
     made_at_us=1_700_000_000_000_000,
@@ -137,6 +150,7 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
         missing=("edge-9",),
         insight=INSIGHT,
         quotas=(QUOTA_USE,),
+        links=(TOLD,),
     ),
     o.ExplainRequest(about="edge-1~7~3"),
     o.ExplainReply(
@@ -187,6 +201,15 @@ OPERATIONS: Final[tuple[m.ControlMessage, ...]] = (
     ),
     o.PauseRequest(paused=True),
     o.PauseReply(cluster="north", paused=True, changed=True, under_way=1),
+    q.QuarantineRequest(verb=q.Verb.REPLAY, ids=("q-1-7",), target="edge-1", account="buoy"),
+    q.QuarantineReply(
+        verb=q.Verb.SHOW,
+        total=2,
+        chosen=1,
+        done=1,
+        entries=(SET_ASIDE,),
+        shown=q.Shown(properties={"user_id": "buoy"}, headers={"kind": "a"}, body="Ym9keQ=="),
+    ),
     o.InspectRequest(queues=5, latest=50, session="edge-1~7~3", subscriber="siren-7", broker="edge-2"),
     o.InspectReply(state=BROKER, load=LOAD, decisions=(TOLD,), cut=2, queues=(QUEUE,), culprits=(CULPRIT,)),
     o.RehearseRequest(

@@ -18,12 +18,13 @@ from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_agents.load.states import THRESHOLDS
 from tidegate_agents.machine import DropCount, DropsCounted, EdgeSampled, Started
-from tidegate_protocol.decisions import BY_KIND, DropReason
+from tidegate_protocol.decisions import BY_KIND, DropReason, RelayOutcome, SetAsideReason
 from tidegate_protocol.decisions import LABELS as REASONS
 from tidegate_protocol.messages import Capacity, Subscription
 from tidegate_protocol.parts import LoadState
 from tidegate_protocol.telemetry import LatencyDigest
 
+from ...links.gauges import QuarantineMetrics
 from ...sensing.gauges import Sensed, SensedCollector, SensingMetrics
 from ...sensing.trips import ProbedTrip
 from ..counters import BrokerMetrics
@@ -51,6 +52,7 @@ TITLES: Final = {
 PARTS: Final = {
     "session": "decisions", "sessions": "decisions", "migration": "decisions", "migrations": "decisions",
     "prediction": "decisions", "balancing": "decisions", "edge": "link", "neighbour": "link", "routes": "link",
+    "quarantine": "link",
     "requests": "control", "connection": "control", "rules": "control", "rabbitmq": "sensing",
     "record": "telemetry", "agent": "process", "build": "process", "event": "process", "actions": "process",
     "publishers": "broker", "dropped": "output",
@@ -70,7 +72,9 @@ LABELS: Final = (
     ("`resource`", "`uplink`, `downlink`, `matching`; of alarms `memory`, `disk`, `file-descriptors`"),
     ("`state`", "`LOW`, `HIGH`, `OVERLOAD`, `N/A`; of a link's shovel `running`, `starting`, `terminated`, `missing`"),
     ("`clients`", "`subscribers`, `publishers`"),
-    ("`outcome`", "of a session `moved`, `partly`, `nothing`; of a move `moved`, `stayed`"),
+    ("`outcome`", "of a session `moved`, `partly`, `nothing`; of a move `moved`, `stayed`; of a link that was helped "
+     + ", ".join(f"`{outcome}`" for outcome in RelayOutcome)),
+    ("`reason` of messages set aside", ", ".join(f"`{reason}`" for reason in SetAsideReason)),
     ("`decision`", f"one of {len(BY_KIND)} kinds: " + ", ".join(f"`{kind}`" for kind in sorted(BY_KIND))),
     ("`reason`", f"of decisions, sessions and moves one of {len(REASONS)}: "
      + ", ".join(f"`{reason}`" for reason in sorted(REASONS))),
@@ -177,6 +181,7 @@ def _counted(registry: CollectorRegistry, role: str) -> None:
 def _head() -> CollectorRegistry:
     registry = CollectorRegistry()
     _counted(registry, "head")
+    QuarantineMetrics(registry).expect("target")
     sensed = Sensed(BrokerSample("b", Role.HEAD, capacity=CAPACITY))
     registry.register(HeadLoadMetrics(sensed, lambda: LoadState.LOW, lambda: False))
     registry.register(SensedCollector(sensed, _trips, lambda: 1e6, lambda queue: None, 0))
