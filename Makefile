@@ -4,6 +4,9 @@ BIN := .venv/bin
 ARGS ?=
 JOBS ?= 2
 
+# Tests start many processes: compile their modules once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-analytics up test check audit bench images docs lock clean
 
