@@ -22,7 +22,7 @@ async def restart_with(node: RabbitNode, before: str, after: str) -> None:
     text = node.configuration.read_text()
     assert before in text
     node.configuration.write_text(text.replace(before, after))
-    await node.stop()
+    await node.kill()  # quicker than to stop it
     await node.start()
 
 
