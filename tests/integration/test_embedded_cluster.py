@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -79,7 +80,7 @@ async def test_an_exception_inside_leaves_nothing_behind(directory: Path) -> Non
     urls: list[str] = []
 
     async def stumble() -> None:
-        async with EmbeddedCluster(SMALL, compact=True, processes=False) as cluster:
+        async with EmbeddedCluster(SMALL, compact=True, processes=False, conditioned="all") as cluster:
             urls.extend(urls_of(cluster))
             raise ZeroDivisionError
 
@@ -158,7 +159,7 @@ async def test_processes_and_nodes_come_back_where_they_were(directory: Path) ->
         await goes_through(cluster)
 
         for name, broker in cluster.brokers.items():
-            await cluster.node(name).stop()
+            await cluster.node(name).kill()
             assert listening(broker.url, broker.management_url) == []
             await cluster.node(name).start()
         assert urls_of(cluster) == before
@@ -187,9 +188,11 @@ SHAPED = Topology.parse(
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shaped() -> AsyncIterator[EmbeddedCluster]:
     """For all tests of links; afterwards its conditioners are gone like everything else."""
-    with tempfile.TemporaryDirectory(prefix="embedded-") as made, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", made)
-        async with EmbeddedCluster(SHAPED, compact=True) as cluster:
+    with tempfile.TemporaryDirectory(prefix="embedded-") as made:
+        async with AsyncExitStack() as stack:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TMPDIR", made)
+                cluster = await stack.enter_async_context(EmbeddedCluster(SHAPED, compact=True))
             yield cluster
         await nothing_left(Path(made))
 
