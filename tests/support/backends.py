@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.support.containers import ContainerNode
 from tests.support.node_pool import LentToCluster, NodePool
@@ -25,17 +25,21 @@ Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
 """Like `EmbeddedCluster`, on the backend of the test."""
 
 
+PASSWORD: Final = new_password()
+"""Of all nodes: the clients of a cluster have one for the RabbitMQs of all its brokers."""
+
+
 @asynccontextmanager
 async def one_node(
     backend: str, directory: Path, options: Mapping[str, object] | None = None, folder: Path | None = None
 ) -> AsyncIterator[RabbitNode]:
     """One bare RabbitMQ on a backend; `directory` is for what a container needs, `folder` for files of the options."""
     if backend == "native":
-        async with rabbit_nodes(["rabbit"], options=options) as nodes:
+        async with rabbit_nodes(["rabbit"], options=options, password=PASSWORD) as nodes:
             yield nodes["rabbit"]
         return
     with closing(Ports()) as ports:
-        container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), directory, options, folder)
+        container = ContainerNode("rabbit", NodePorts.reserve(ports), PASSWORD, directory, options, folder)
         try:
             await container.start()
             yield container
