@@ -2,7 +2,10 @@
 
 BIN := .venv/bin
 ARGS ?=
-JOBS ?= 2
+PROCESSORS := $(shell nproc)
+
+# Tests start many processes: compile their modules once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-analytics up test check audit bench images docs lock clean
@@ -22,9 +25,12 @@ demo-analytics: setup ## the same seen by Spark: a cluster, a burst, streaming j
 up: setup ## start a cluster and keep it running until Ctrl-C
 	@$(BIN)/tidegate up --compact $(ARGS)
 
+# Most tests wait for brokers: twice as many files at a time as there are processors keep them busy.
+test: JOBS ?= $(shell expr 2 '*' $(PROCESSORS))
 test: setup ## run all tests (ARGS="-k topics" for some, JOBS=0 for one at a time)
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+check: JOBS ?= $(PROCESSORS)
 check: setup ## format, lint, types, unit and property tests, fifty random schedules, audit: run this before you commit
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .

@@ -24,17 +24,52 @@ settings.load_profile("tidegate")
 HERE = Path(__file__).parent
 STRICT = os.environ.get("CI", "").lower() == "true"
 
-TURNS = ("system", "simulation", "integration", "property", "unit")
-"""The folders in the order in which they run. Workers take whole files: with small files at the end, no worker waits
-long for another worker's last file."""
+LONGEST = (
+    "system/test_compose.py", "integration/analytics/", "system/test_session_faults.py", "integration/test_brokers.py",
+    "integration/test_faults.py", "integration/test_migration.py", "integration/test_alarms.py", "system/",
+    "integration/test_embedded_cluster.py", "integration/", "simulation/",
+    "property/", "unit/",
+)  # fmt: skip
+"""Folders and files in the order in which they run; the first one that fits an item counts.
+
+Workers take whole files. Tests on real brokers mostly wait, so several of them share a processor; simulations and what
+follows only compute. With small files at the end, no worker waits long for another worker's last file.
+"""
+SPARK = (
+    *(f"integration/analytics/test_{name}.py" for name in ("attainment", "balance", "lake", "rates", "report")),
+    "integration/analytics/test_analytics_cli.py", "integration/test_stream_source.py",
+)  # fmt: skip
+"""Files whose tests share a Spark, of which each worker would start one: the same worker runs them all."""
+NODES = tuple(f"integration/test_{name}.py" for name in ("faults", "migration", "alarms"))
+"""Files whose tests borrow three RabbitMQs at a time: the same worker runs them, and starts six."""
+
+
+def begins_with(path: str, *beginnings: str) -> bool:
+    """Whether a path below this folder begins like one of these."""
+    return path.removeprefix(f"{HERE.name}/").startswith(beginnings)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
-        folder = item.path.relative_to(HERE).parts[0]
-        return TURNS.index(folder) if folder in TURNS else 0
+        path = item.path.relative_to(HERE).as_posix()
+        return next((turn for turn, beginning in enumerate(LONGEST) if begins_with(path, beginning)), 0)
 
     items.sort(key=turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Like `--dist loadfile`, but that files which share something costly are for the same worker."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return next((files[0] for files in (SPARK, NODES) if begins_with(file, *files)), file)
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,7 +27,7 @@ PUBLISHERS = 20
 SUBSCRIBERS = 40
 BLOCKING_SUBSCRIBERS = 6
 """So many of them use the blocking client, each with a thread of its own."""
-DELIVERIES_MIN = int(os.environ.get("TIDEGATE_CHAIN_DELIVERIES", "40000"))
+DELIVERIES_MIN = int(os.environ.get("TIDEGATE_CHAIN_DELIVERIES", "20000"))
 DEADLINE_S = 600.0
 
 

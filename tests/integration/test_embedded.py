@@ -10,9 +10,6 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import aio_pika
@@ -34,58 +31,23 @@ LOOPBACK = "127.0.0.1"
 BOOT_S = 180.0
 
 # Run as a process of its own, because it is going to be killed: starts RabbitMQ nodes and link conditioners, says on
-# standard output where everything is (once when boot has begun, once when it is over), and waits, or fails.
+# standard output where everything is, and waits.
 LAUNCHER = """
-import asyncio, json, sys
+import asyncio, json
 from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_embedded.topology import Topology
 
-async def main(compact, fails):
-    def progress(step, done, total):
-        if step == "RabbitMQ nodes" and done == 0:
-            tell("booting")
-    def tell(what):
-        nodes = {id(node): node for node in map(cluster.node, cluster.brokers)}.values()
+async def main():
+    topology = Topology.simple(clusters=1, edges=1)
+    async with EmbeddedCluster(topology, processes=False, conditioned="all") as cluster:
+        nodes = map(cluster.node, cluster.brokers)
         ports = [port for node in nodes for port in (node.amqp_port, node.management_port, node.prometheus_port)]
         ports += [int(broker.client_url.rsplit(":", 1)[1].split("/")[0]) for broker in cluster.brokers.values()]
-        print(json.dumps({"state": what, "directory": str(cluster.directory), "ports": ports}), flush=True)
-    topology = Topology.simple(clusters=1, edges=1)
-    cluster = EmbeddedCluster(topology, compact=compact, processes=False, conditioned="all", progress=progress)
-    async with cluster:
-        tell("ready")
-        if fails:
-            raise RuntimeError("as asked for")
+        print(json.dumps({"directory": str(cluster.directory), "ports": ports}), flush=True)
         await asyncio.Event().wait()
 
-asyncio.run(main("compact" in sys.argv, "fails" in sys.argv))
+asyncio.run(main())
 """
-
-
-@dataclass
-class Launch:
-    """A running launcher: everything it has started so far can be looked up."""
-
-    process: asyncio.subprocess.Process
-    directory: Path
-    ports: list[int]
-
-    def started(self) -> dict[int, str]:
-        return {pid: born for pid in descendants(self.process.pid) if (born := birth(pid))}
-
-    async def until(self, state: str) -> None:
-        assert self.process.stdout is not None
-        while True:
-            line = await asyncio.wait_for(self.process.stdout.readline(), BOOT_S)
-            assert line, f"the launcher ended before it was {state}"
-            told = json.loads(line)
-            self.directory, self.ports = Path(told["directory"]), told["ports"]
-            if told["state"] == state:
-                return
-
-    async def leaves_nothing(self, started: dict[int, str]) -> None:
-        await eventually(lambda: not alive(started), f"the processes end: {alive(started)}")
-        await eventually(lambda: not self.directory.exists(), f"{self.directory} is removed")
-        assert not [port for port in self.ports if listens(port)]
 
 
 def birth(pid: int) -> str:
@@ -110,58 +72,22 @@ def words_in(logs: Path) -> str:
     return "".join(file.read_text() for file in logs.iterdir())
 
 
-@asynccontextmanager
-async def launcher(*arguments: str) -> AsyncIterator[Launch]:
-    async with child(sys.executable, "-c", LAUNCHER, *arguments) as process:
-        yield Launch(process, Path(), [])
-
-
 async def test_a_killed_launcher_leaves_nothing_behind() -> None:
-    async with launcher() as launch:
-        await launch.until("ready")
-        started = launch.started()
+    async with child(sys.executable, "-c", LAUNCHER) as process:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), BOOT_S)
+        assert line, "the launcher ended before it was ready"
+        told = json.loads(line)
+        directory, ports = Path(told["directory"]), told["ports"]
+        started = {pid: born for pid in descendants(process.pid) if (born := birth(pid))}
         # The guardian, two nodes with helpers of their own, two conditioners.
         assert len(started) >= 5
-        assert all(listens(port) for port in launch.ports)
-        launch.process.kill()
-        assert await launch.process.wait() == -signal.SIGKILL
-        await launch.leaves_nothing(started)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
-async def test_a_launcher_that_ends_during_boot_leaves_nothing_behind(number: signal.Signals) -> None:
-    async with launcher("compact") as launch:
-        await launch.until("booting")
-        # The guardian and at least the node.
-        await eventually(lambda: len(launch.started()) >= 2, "the node is started")
-        started = launch.started()
-        launch.process.send_signal(number)
-        await asyncio.wait_for(launch.process.wait(), 60)
-        await launch.leaves_nothing(started)
-
-
-async def test_ctrl_c_leaves_nothing_behind() -> None:
-    async with launcher("compact") as launch:
-        await launch.until("ready")
-        started = launch.started()
-        launch.process.send_signal(signal.SIGINT)
-        await asyncio.wait_for(launch.process.wait(), 60)
-        # Already gone when the launcher returns: nobody has to wait after it.
-        assert alive(started) == []
-        assert not launch.directory.exists()
-        await launch.leaves_nothing(started)
-
-
-async def test_an_exception_leaves_nothing_behind() -> None:
-    async with launcher("compact", "fails") as launch:
-        await launch.until("booting")
-        await eventually(lambda: len(launch.started()) >= 2, "the node is started")
-        started = launch.started()
-        await launch.until("ready")
-        _, words = await asyncio.wait_for(launch.process.communicate(), 60)
-        assert b"RuntimeError: as asked for" in words
-        assert alive(started) == []
-        await launch.leaves_nothing(started)
+        assert all(listens(port) for port in ports)
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+        await eventually(lambda: not alive(started), f"the processes end: {alive(started)}")
+        await eventually(lambda: not directory.exists(), f"{directory} is removed")
+        assert not [port for port in ports if listens(port)]
 
 
 async def test_a_killed_guardian_takes_its_processes_along() -> None:

@@ -7,11 +7,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 
 from tests.support.leftovers import listening, nothing_left, processes_of
 from tests.support.waiting import eventually
@@ -22,6 +24,7 @@ from tidegate_embedded.topology import BrokerSpec, ClusterSpec, Topology
 
 DEADLINE_S = 600.0
 SMALL = Topology.simple(clusters=1, edges=1)
+in_module = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
@@ -73,22 +76,11 @@ async def test_a_directory_too_long_for_sockets_is_named(directory: Path, monkey
     await nothing_left(long)
 
 
-async def test_leaving_leaves_nothing_behind(directory: Path) -> None:
-    async with EmbeddedCluster(SMALL, compact=True) as cluster:
-        urls = urls_of(cluster)
-        await goes_through(cluster)
-        # The guardian, one RabbitMQ, two broker processes.
-        assert len(processes_of(directory)) >= 4
-        assert len(listening(*urls)) == len(urls)
-    assert processes_of(directory) == {}
-    await nothing_left(directory, *urls)
-
-
 async def test_an_exception_inside_leaves_nothing_behind(directory: Path) -> None:
     urls: list[str] = []
 
     async def stumble() -> None:
-        async with EmbeddedCluster(SMALL, compact=True) as cluster:
+        async with EmbeddedCluster(SMALL, compact=True, processes=False, conditioned="all") as cluster:
             urls.extend(urls_of(cluster))
             raise ZeroDivisionError
 
@@ -113,12 +105,16 @@ async def test_being_cancelled_while_booting_leaves_nothing_behind(directory: Pa
     await nothing_left(directory)
 
 
-async def test_two_clusters_at_the_same_time(directory: Path) -> None:
+async def test_two_clusters_at_the_same_time_leave_nothing_behind(directory: Path) -> None:
     async with EmbeddedCluster(SMALL, compact=True) as one, EmbeddedCluster(SMALL, compact=True) as other:
         assert one.directory != other.directory
         assert not {urlsplit(url).port for url in urls_of(one)} & {urlsplit(url).port for url in urls_of(other)}
         await asyncio.gather(goes_through(one), goes_through(other))
         urls = urls_of(one) + urls_of(other)
+        # Of each the guardian, one RabbitMQ, two broker processes.
+        assert len(processes_of(directory)) >= 8
+        assert len(listening(*urls)) == len(urls)
+    assert processes_of(directory) == {}
     await nothing_left(directory, *urls)
 
 
@@ -163,7 +159,7 @@ async def test_processes_and_nodes_come_back_where_they_were(directory: Path) ->
         await goes_through(cluster)
 
         for name, broker in cluster.brokers.items():
-            await cluster.node(name).stop()
+            await cluster.node(name).kill()
             assert listening(broker.url, broker.management_url) == []
             await cluster.node(name).start()
         assert urls_of(cluster) == before
@@ -189,50 +185,60 @@ SHAPED = Topology.parse(
 )
 
 
-async def test_a_message_takes_at_least_the_sum_of_the_delays(directory: Path) -> None:
-    async with EmbeddedCluster(SHAPED, compact=True) as cluster:
-        assert set(cluster.conditioners) == {"coast-head", "pier"}
-        # To the head, between the two brokers (both ends count), to the subscriber.
-        assert await goes_through(cluster) >= 0.1 + (0.05 + 0.15) + 0.2
-        await cluster.conditioners["pier"].set_delay(1.0, "client")
-        assert await goes_through(cluster) >= 1.0
-    await nothing_left(directory)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shaped() -> AsyncIterator[EmbeddedCluster]:
+    """For all tests of links; afterwards its conditioners are gone like everything else."""
+    with tempfile.TemporaryDirectory(prefix="embedded-") as made:
+        async with AsyncExitStack() as stack:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TMPDIR", made)
+                cluster = await stack.enter_async_context(EmbeddedCluster(SHAPED, compact=True))
+            yield cluster
+        await nothing_left(Path(made))
 
 
-async def test_a_bandwidth_holds_for_what_subscribers_get(directory: Path) -> None:
-    async with EmbeddedCluster(SHAPED, compact=True) as cluster:
-        url = cluster.url("coast")
-        received: list[bytes] = []
-        async with AsyncSubscriber(url, name="one") as one, AsyncPublisher(url, name="camera") as publisher:
-            await one.subscribe("photo", deadline=DEADLINE_S, callback=lambda message: received.append(message.body))
-            began_s = time.monotonic()
-            for _ in range(30):
-                await publisher.publish("photo", bytes(10_000))
-            await publisher.flush(timeout_s=120)
-            await eventually(lambda: len(received) >= 30, "all photos arrive")
-            assert time.monotonic() - began_s >= 2.9, "300 kB at 100 kB/s"
-        assert (await cluster.conditioners["pier"].stats()).uplink.bytes_total >= 300_000
+@in_module
+async def test_a_message_takes_at_least_the_sum_of_the_delays(shaped: EmbeddedCluster) -> None:
+    assert set(shaped.conditioners) == {"coast-head", "pier"}
+    # To the head, between the two brokers (both ends count), to the subscriber.
+    assert await goes_through(shaped) >= 0.1 + (0.05 + 0.15) + 0.2
+    await shaped.conditioners["pier"].set_delay(1.0, "client")
+    assert await goes_through(shaped) >= 1.0
+    await shaped.conditioners["pier"].set_delay(0.2, "client")
 
 
-async def test_what_is_published_while_a_link_is_cut_arrives_afterwards(directory: Path) -> None:
-    async with EmbeddedCluster(SHAPED, compact=True) as cluster:
-        url = cluster.url("coast")
-        received: list[bytes] = []
-        conditioner = cluster.conditioners["pier"]
-        async with AsyncSubscriber(url, name="siren") as subscriber, AsyncPublisher(url, name="gauge") as publisher:
-            await subscriber.subscribe(
-                "tide", deadline=DEADLINE_S, callback=lambda message: received.append(message.body)
-            )
-            sent = [str(number).encode() for number in range(150)]
-            for body in sent[:50]:
-                await publisher.publish("tide", body)
-            await conditioner.cut("link")
-            for body in sent[50:]:
-                await publisher.publish("tide", body)
-            await publisher.flush(timeout_s=60)  # the head has them all, and says so
-            assert len(received) <= 50
-            assert not (await conditioner.stats()).listeners["link"].is_open
-            await conditioner.restore("link")
-            await eventually(lambda: len(received) >= len(sent), "everything arrives")
-        assert received == sent, "none lost, doubled or out of order"
-    await nothing_left(directory)
+@in_module
+async def test_a_bandwidth_holds_for_what_subscribers_get(shaped: EmbeddedCluster) -> None:
+    url = shaped.url("coast")
+    received: list[bytes] = []
+    before = (await shaped.conditioners["pier"].stats()).uplink.bytes_total
+    async with AsyncSubscriber(url, name="one") as one, AsyncPublisher(url, name="camera") as publisher:
+        await one.subscribe("photo", deadline=DEADLINE_S, callback=lambda message: received.append(message.body))
+        began_s = time.monotonic()
+        for _ in range(30):
+            await publisher.publish("photo", bytes(10_000))
+        await publisher.flush(timeout_s=120)
+        await eventually(lambda: len(received) >= 30, "all photos arrive")
+        assert time.monotonic() - began_s >= 2.9, "300 kB at 100 kB/s"
+    assert (await shaped.conditioners["pier"].stats()).uplink.bytes_total - before >= 300_000
+
+
+@in_module
+async def test_what_is_published_while_a_link_is_cut_arrives_afterwards(shaped: EmbeddedCluster) -> None:
+    url = shaped.url("coast")
+    received: list[bytes] = []
+    conditioner = shaped.conditioners["pier"]
+    async with AsyncSubscriber(url, name="siren") as subscriber, AsyncPublisher(url, name="gauge") as publisher:
+        await subscriber.subscribe("tide", deadline=DEADLINE_S, callback=lambda message: received.append(message.body))
+        sent = [str(number).encode() for number in range(150)]
+        for body in sent[:50]:
+            await publisher.publish("tide", body)
+        await conditioner.cut("link")
+        for body in sent[50:]:
+            await publisher.publish("tide", body)
+        await publisher.flush(timeout_s=60)  # the head has them all, and says so
+        assert len(received) <= 50
+        assert not (await conditioner.stats()).listeners["link"].is_open
+        await conditioner.restore("link")
+        await eventually(lambda: len(received) >= len(sent), "everything arrives")
+    assert received == sent, "none lost, doubled or out of order"

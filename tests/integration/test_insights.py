@@ -133,7 +133,12 @@ async def _refused_and_counted(url: str, cluster: str, metrics_url: str, amqp_ur
             except Refused:
                 continue
             raise AssertionError(f"taken: {message}")
-    assert await counted(metrics_url, "tidegate_requests_refused_total", "") == refused + len(wrong)
+
+    async def all_counted() -> bool:
+        # A text of /metrics may be a moment old.
+        return await counted(metrics_url, "tidegate_requests_refused_total", "") == refused + len(wrong)
+
+    await eventually(all_counted, "each of them is counted as refused")
 
     body = json.loads(newest.model_dump_json()) | {"pairs": [{"topic_a": "a", "topic_b": "b", "coefficient": 99.0}]}
     malformed = await counted(metrics_url, "tidegate_control_malformed_messages_total", "invalid-field")

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -132,9 +132,12 @@ def bounded(kind: Any, annotations: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 
 
 CLASSES = get_args(get_args(m.ControlMessage)[0])
+each_kind = settings(max_examples=30)
+"""For tests of one kind each: there are some 150, which share the types of their fields."""
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda each: each.__name__)
+@each_kind
 @given(data=st.data())
 def test_every_message_survives_the_wire(kind: type[m.ControlMessage], data: st.DataObject) -> None:
     message = data.draw(values(kind))
@@ -144,6 +147,7 @@ def test_every_message_survives_the_wire(kind: type[m.ControlMessage], data: st.
 
 
 @pytest.mark.parametrize("kind", t.RECORD_CLASSES, ids=lambda each: each.__name__)
+@each_kind
 @given(data=st.data())
 def test_every_record_survives_the_stream(kind: type[t.TelemetryRecord], data: st.DataObject) -> None:
     record = data.draw(values(kind))
@@ -153,6 +157,7 @@ def test_every_record_survives_the_stream(kind: type[t.TelemetryRecord], data: s
 
 
 @pytest.mark.parametrize("kind", d.DECISIONS, ids=lambda each: each.kind)
+@each_kind
 @given(data=st.data())
 def test_every_decision_is_read_as_it_was_written_and_can_be_said(kind: type[d.Decision], data: st.DataObject) -> None:
     decision = data.draw(parts(kind))

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
 
-from tidegate_simulator.runner import combined, run_many, run_seed
+from tidegate_simulator.runner import Result, combined, run_many, run_seed
 
-SEEDS = range(1, 13)
+SEEDS = range(1, 9)
 TIMEOUT_S = 240
 
 
@@ -23,12 +24,17 @@ def test_the_same_seed_takes_the_same_course(seed: int) -> None:
     assert first == second
 
 
+@cache
+def in_this_process() -> list[Result]:
+    return run_many(SEEDS)
+
+
 def test_other_seeds_take_other_courses() -> None:
-    assert len({result.trace_hash for result in run_many(SEEDS)}) == len(SEEDS)
+    assert len({result.trace_hash for result in in_this_process()}) == len(SEEDS)
 
 
 def test_the_number_of_processes_does_not_matter() -> None:
-    assert run_many(SEEDS, jobs=1) == run_many(SEEDS, jobs=2)
+    assert in_this_process() == run_many(SEEDS, jobs=2)
 
 
 def test_a_trace_changes_nothing() -> None:
@@ -48,6 +54,6 @@ def simulate(hash_seed: str, *arguments: str) -> dict[str, Any]:
 
 
 def test_the_hash_seed_does_not_matter() -> None:
-    expected = combined(run_many(SEEDS)).trace_hash
-    for hash_seed, jobs in (("0", "1"), ("1", "1"), ("4711", "2")):
+    expected = combined(in_this_process()).trace_hash
+    for hash_seed, jobs in (("0", "1"), ("4711", "2")):
         assert simulate(hash_seed, "--seeds", str(len(SEEDS)), "--jobs", jobs)["trace_hash"] == expected, hash_seed

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any, Final
 
 from tests.support.containers import ContainerNode
 from tests.support.node_pool import LentToCluster, NodePool
 from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_embedded.installation import PLUGINS
 from tidegate_embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
+from tidegate_embedded.plan import all_brokers
 from tidegate_embedded.ports import Ports
 from tidegate_embedded.topology import Topology
 
@@ -22,6 +24,10 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
 """Like `EmbeddedCluster`, on the backend of the test."""
+
+
+PASSWORD: Final = new_password()
+"""Of all nodes: the clients of a cluster have one for the RabbitMQs of all its brokers."""
 
 
 @asynccontextmanager
@@ -37,12 +43,11 @@ async def one_node(
     """
     enabled = (*PLUGINS, *plugins)
     if backend == "native":
-        async with rabbit_nodes(["rabbit"], plugins=enabled, options=options) as nodes:
+        async with rabbit_nodes(["rabbit"], plugins=enabled, options=options, password=PASSWORD) as nodes:
             yield nodes["rabbit"]
         return
     with closing(Ports()) as ports:
-        reserved = NodePorts.reserve(ports)
-        container = ContainerNode("rabbit", reserved, new_password(), directory, options, folder, enabled)
+        container = ContainerNode("rabbit", NodePorts.reserve(ports), PASSWORD, directory, options, folder, enabled)
         try:
             await container.start()
             yield container
@@ -50,40 +55,16 @@ async def one_node(
             await container.remove()
 
 
-def launcher(backend: str, pool: NodePool, directory: Path) -> Launch:
-    """Starts clusters on a backend; `directory` is for what containers need. Compact ones borrow their RabbitMQ."""
+def launcher(backend: str, pool: NodePool) -> Launch:
+    """Starts clusters on a backend. They borrow their RabbitMQs: compact ones one, others one for each broker."""
 
     @asynccontextmanager
-    async def compact(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
-        async with pool.lend(backend) as node:
-            lent = LentToCluster(pool, node)
-            async with EmbeddedCluster(topology, compact=True, node_factory=lambda *_: lent, **options) as cluster:
-                yield cluster
+    async def launch(topology: Topology, *, compact: bool = False, **options: Any) -> AsyncIterator[EmbeddedCluster]:
+        async with AsyncExitStack() as stack:
+            count = 1 if compact else len(list(all_brokers(topology)))
+            lent = await asyncio.gather(*(stack.enter_async_context(pool.lend(backend)) for _ in range(count)))
+            nodes = [LentToCluster(pool, node) for node in lent]
+            made = EmbeddedCluster(topology, compact=compact, node_factory=lambda *_: nodes.pop(), **options)
+            yield await stack.enter_async_context(made)
 
-    @asynccontextmanager
-    async def native(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
-        async with EmbeddedCluster(topology, **options) as cluster:
-            yield cluster
-
-    @asynccontextmanager
-    async def container(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
-        nodes: list[ContainerNode] = []
-        files = Path(tempfile.mkdtemp(prefix="containers-", dir=directory))
-
-        def make(name: str, ports: NodePorts, password: str) -> ContainerNode:
-            nodes.append(ContainerNode(name, ports, password, files))
-            return nodes[-1]
-
-        try:
-            async with EmbeddedCluster(topology, node_factory=make, **options) as cluster:
-                yield cluster
-        finally:
-            for node in nodes:
-                await node.remove()
-
-    def chosen(topology: Topology, **options: bool) -> AbstractAsyncContextManager[EmbeddedCluster]:
-        if options.pop("compact", False):
-            return compact(topology, **options)
-        return (native if backend == "native" else container)(topology, **options)
-
-    return chosen
+    return launch

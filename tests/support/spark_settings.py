@@ -10,7 +10,8 @@ SETTINGS: Final = {
     "spark__sql__shuffle__partitions": "1",
     "spark__default__parallelism": "1",
     "spark__driver__memory": "1g",
-    "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark__sql__codegen__wholeStage": "false",
+    "spark__sql__codegen__factoryMode": "NO_CODEGEN",
     "spark__sql__adaptive__enabled": "false",
 }

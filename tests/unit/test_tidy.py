@@ -7,15 +7,19 @@ rule that can't fail is worth nothing.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import LONGEST, NODES, SPARK
 
 ROOT = Path(__file__).parents[2]
 FUNCTION_LINES_MAX = 60
@@ -82,15 +86,33 @@ PUBLIC_NAMES = [
 # fmt: on
 
 
-def modules(package: Path) -> Iterator[tuple[Path, str, ast.Module]]:
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A module, and every node of its tree: several rules look at the same modules."""
+
+    tree: ast.Module
+    nodes: tuple[ast.AST, ...]
+
+
+@functools.cache
+def parsed(text: str) -> Parsed:
+    tree = ast.parse(text)
+    return Parsed(tree, tuple(ast.walk(tree)))
+
+
+def texts(package: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted(package.rglob("*.py")):
-        text = path.read_text()
-        yield path, text, ast.parse(text, str(path))
+        yield path, path.read_text()
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def modules(package: Path) -> Iterator[tuple[Path, Parsed]]:
+    for path, text in texts(package):
+        yield path, parsed(text)
+
+
+def imports(module: Parsed) -> Iterator[tuple[int, str]]:
     """Every absolute import, also those inside functions and under TYPE_CHECKING: an arrow is an arrow."""
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -100,8 +122,8 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def wrong_arrows(package: Path, allowed: set[str]) -> list[str]:
     return [
         f"{path.name}:{line}: {package.name} must not import {name}"
-        for path, _, tree in modules(package)
-        for line, name in imports(tree)
+        for path, module in modules(package)
+        for line, name in imports(module)
         if name.split(".")[0] in OURS - allowed - {package.name}
     ]
 
@@ -111,25 +133,24 @@ def rooms_entered(package: Path) -> list[str]:
     return [
         f"{path.relative_to(package)}:{line}: {room} must not import {other}"
         for room, allowed in ROOMS.items()
-        for path, _, tree in modules(package / room)
-        for line, name in inner_names(tree, path.relative_to(package.parent))
+        for path, module in modules(package / room)
+        for line, name in inner_names(module, path.relative_to(package.parent))
         if (other := f"{name}..".split(".")[1]) and other not in allowed | {room}
         if name.split(".")[0] == package.name
     ]
 
 
-def inner_names(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+def inner_names(module: Parsed, path: Path) -> Iterator[tuple[int, str]]:
     """The modules that are imported, in full, wherever `path` is."""
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = path.parts[: -node.level] if node.level else ()
-            module = ".".join((*above, *filter(None, [node.module])))
-            whole = module.count(".") == 0  # from .. import head
+            name = ".".join((*above, *filter(None, [node.module])))
+            whole = name.count(".") == 0  # from .. import head
             yield from (
-                (node.lineno, f"{module}.{alias.name}" if whole else module)
-                for alias in node.names[: None if whole else 1]
+                (node.lineno, f"{name}.{alias.name}" if whole else name) for alias in node.names[: None if whole else 1]
             )
 
 
@@ -137,30 +158,30 @@ def inner_imports(package: Path) -> list[str]:
     """Imports from the inside of the SDK: others may use its public names, its pure core, and operators' questions."""
     return [
         f"{path.name}:{line}: {package.name} must not import {name}"
-        for path, _, tree in modules(package)
-        for line, name in (*imports(tree), *imported_names(tree, "tidegate"))
+        for path, module in modules(package)
+        for line, name in (*imports(module), *imported_names(module, "tidegate"))
         if name.startswith("tidegate._") and not f"{name}.".startswith(SDK_OPEN)
     ]
 
 
-def imported_names(tree: ast.Module, module: str) -> Iterator[tuple[int, str]]:
-    """What `from module import …` takes, as modules: `from tidegate import _io` imports `tidegate._io`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module == module:
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+def imported_names(module: Parsed, package: str) -> Iterator[tuple[int, str]]:
+    """What `from package import …` takes, as modules: `from tidegate import _io` imports `tidegate._io`."""
+    for node in module.nodes:
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module == package:
+            yield from ((node.lineno, f"{package}.{alias.name}") for alias in node.names)
 
 
 def impurities(package: Path) -> list[str]:
     found = []
-    for path, _, tree in modules(package):
+    for path, module in modules(package):
         found += [
             f"{path.name}:{line}: imports {name}"
-            for line, name in imports(tree)
+            for line, name in imports(module)
             if name.split(".")[0] in IMPURE_MODULES
         ]
         found += [
             f"{path.name}:{node.lineno}: calls {node.func.id}"
-            for node in ast.walk(tree)
+            for node in module.nodes
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
         ]
     return found
@@ -169,8 +190,8 @@ def impurities(package: Path) -> list[str]:
 def long_functions(package: Path) -> list[str]:
     return [
         f"{path.name}:{node.lineno}: {node.name} has {length} lines"
-        for path, _, tree in modules(package)
-        for node in ast.walk(tree)
+        for path, module in modules(package)
+        for node in module.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
     ]
@@ -178,20 +199,18 @@ def long_functions(package: Path) -> list[str]:
 
 def long_files(package: Path) -> list[str]:
     return [
-        f"{path.name}: {length} lines"
-        for path, text, _ in modules(package)
-        if (length := text.count("\n")) > FILE_LINES_MAX
+        f"{path.name}: {length} lines" for path, text in texts(package) if (length := text.count("\n")) > FILE_LINES_MAX
     ]
 
 
 def missing_docstrings(package: Path) -> list[str]:
-    return [f"{path.name}: no docstring" for path, _, tree in modules(package) if not ast.get_docstring(tree)]
+    return [f"{path.name}: no docstring" for path, module in modules(package) if not ast.get_docstring(module.tree)]
 
 
 def leftovers(package: Path) -> list[str]:
     return [
         f"{path.name}:{number}: {line.strip()}"
-        for path, text, _ in modules(package)
+        for path, text in texts(package)
         for number, line in enumerate(text.splitlines(), start=1)
         if LEFTOVERS.search(line)
     ]
@@ -352,24 +371,33 @@ def test_declared_names_are_read(tmp_path: Path) -> None:
     assert declared_names(tmp_path) == ["b", "c"]
 
 
-@pytest.mark.parametrize(
-    "skipping",
-    [
-        "import pytest\ndef test(): pytest.skip('no Docker')",
-        "import pytest\n@pytest.mark.skip('no Docker')\ndef test(): pass",
-        "import pytest\npytest.skip('no Docker', allow_module_level=True)",
-    ],
-    ids=["in the test", "by mark", "whole module"],
-)
+def test_tests_take_turns_by_names_that_are_there() -> None:
+    tests = ROOT / "tests"
+    assert [name for name in (*LONGEST, *NODES, *SPARK) if not (tests / name).exists()] == []
+    takes_spark = re.compile(r"^(async )?def (test_|command).*\bspark: SparkSession", re.MULTILINE | re.DOTALL)
+    using = {path.relative_to(tests).as_posix() for path, text in texts(tests) if takes_spark.search(text)}
+    assert {name for name in using if name.startswith("integration")} == set(SPARK)
+
+
+SKIPPING = {
+    "in_the_test": "import pytest\ndef test(): pytest.skip('no Docker')",
+    "by_mark": "import pytest\n@pytest.mark.skip('no Docker')\ndef test(): pass",
+    "whole_module": "import pytest\npytest.skip('no Docker', allow_module_level=True)",
+}
+
+
 @pytest.mark.parametrize("ci", [True, False])
-def test_a_skip_is_a_failure_in_ci_only(skipping: str, ci: bool, tmp_path: Path) -> None:
+def test_a_skip_is_a_failure_in_ci_only(ci: bool, tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "test_sample.py").write_text(
-        f"{skipping}\n\ndef test_good(): pass\n\n@pytest.mark.xfail\ndef test_known(): assert False\n"
-    )
+    fine = "def test_good(): pass\n\n@pytest.mark.xfail\ndef test_known(): assert False\n"
+    for name, skipping in SKIPPING.items():
+        (tmp_path / f"test_{name}.py").write_text(f"{skipping}\n\n{fine}")
     environment = {**os.environ, "CI": "true" if ci else "false"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(tmp_path)]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert "no Docker" in run.stdout
-    assert ("a skip is a failure" in run.stdout) is ci
-    assert (run.returncode in (1, 2)) is ci, run.stdout
+    # A module that can't be collected would keep the others from being run.
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--continue-on-collection-errors", "-rA"]
+    run = subprocess.run(
+        [*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    ends = re.findall(r"^(FAILED|ERROR|SKIPPED) .*?test_(\w+)\.py.*no Docker$", run.stdout, re.MULTILINE)
+    assert {name: end == "SKIPPED" for end, name in ends} == dict.fromkeys(SKIPPING, not ci), run.stdout
+    assert run.returncode == (1 if ci else 0), run.stdout

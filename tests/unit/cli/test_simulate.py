@@ -133,19 +133,19 @@ def test_an_interruption_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_sums_up_what_has_run(jobs: str) -> None:
-    command = [sys.executable, "-m", "tidegate_cli", "simulate", "--seeds", "60", "--jobs", jobs]
+    command = [sys.executable, "-m", "tidegate_cli", "simulate", "--seeds", "20", "--jobs", jobs]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as child:
         try:
             assert child.stderr is not None
-            assert child.stderr.readline() == "schedules: 6 of 60\n"
+            assert child.stderr.readline() == "schedules: 2 of 20\n"
             os.killpg(child.pid, signal.SIGINT)  # a terminal interrupts workers, too
             shown, remarks = child.communicate(timeout=TIMEOUT_S)
         finally:
             child.kill()
     assert child.returncode == ExitCode.INTERRUPTED, remarks
-    assert re.search(r"interrupted: \d+ of 60 schedules in ", shown)
+    assert re.search(r"interrupted: \d+ of 20 schedules in ", shown)
     assert "Traceback" not in remarks
 
 
