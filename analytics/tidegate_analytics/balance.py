@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from tidegate_protocol.operations import Role
 from tidegate_protocol.parts import LoadState

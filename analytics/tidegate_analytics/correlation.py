@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from .errors import InvalidOption
 from .series import blocks, series

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from . import holt
 from .errors import InvalidOption

@@ -72,8 +72,7 @@ class Composed:
 def read_tables(folder: Path) -> dict[str, Table]:
     """The tables there are, of those that an insight is made of. Raises `TablesMissing` if there is none."""
     try:
-        from pyarrow import ArrowException
-        from pyarrow import parquet as parquets
+        from pyarrow import ArrowException, parquet as parquets
     except ImportError as error:
         raise SparkMissing(
             "pyarrow, which reads its tables, is not installed", "install tidegate[analytics]"

@@ -14,9 +14,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from . import attainment as attainments
-from . import balance as balances
-from . import rates as of_topics
+from . import attainment as attainments, balance as balances, rates as of_topics
 from .audit import audit, errors
 from .correlation import CHANCE_MAX, COEFFICIENT_MIN, WINDOWS_MIN, correlation
 from .forecast import STEPS, forecast

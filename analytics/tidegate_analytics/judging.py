@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from tidegate_protocol.errors import MalformedMessage

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, GroupedData, functions as F
 
 from .errors import InvalidOption
 

@@ -7,11 +7,11 @@ import sys
 import time
 from functools import partial
 
-from tidegate_agents.config import SILENT_PERIODS_MAX
-from tidegate_agents.config import EdgeConfig as AgentConfig
+from tidegate_agents.config import SILENT_PERIODS_MAX, EdgeConfig as AgentConfig
 from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.policy import policy_named
 from tidegate_protocol.names import HEAD_KEY, broker_key, control_queue, pie_local_key
+from tidegate_protocol.rights import Rules
 
 from .access.admission import Admission
 from .access.passing import link_watches
@@ -48,22 +48,7 @@ async def run_edge(config: EdgeConfig, stop: asyncio.Event) -> None:
 def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -> Parts:
     incarnation = time.time_ns() // 1_000_000
     rules = RulesFile(config.rules_file, metrics)
-    agent = EdgeAgent(
-        AgentConfig(
-            edge=config.name,
-            cluster=config.cluster,
-            head=HEAD_KEY,
-            client_url=config.client_address,
-            link_url=config.link.reveal(),
-            passes_accounts=None if config.accounts == "checked" else False,
-            incarnation=incarnation,
-            capacity=config.capacity,
-            period_s=config.period_s,
-            balancing=config.for_agents,
-            rules=rules.rules,
-            quotas=account_quotas(config.quotas),
-        )
-    )
+    agent = _agent(config, incarnation, rules.rules)
     runtime = Runtime(agent, metrics)
     plane = EdgePlane(
         config.output_limit_bytes,
@@ -111,6 +96,25 @@ def _build(config: EdgeConfig, management: Management, metrics: BrokerMetrics) -
             partial(rules.watch, runtime.post),
         ),
         telemetry=telemetry,
+    )
+
+
+def _agent(config: EdgeConfig, incarnation: int, rules: Rules | None) -> EdgeAgent:
+    return EdgeAgent(
+        AgentConfig(
+            edge=config.name,
+            cluster=config.cluster,
+            head=HEAD_KEY,
+            client_url=config.client_address,
+            link_url=config.link.reveal(),
+            passes_accounts=None if config.accounts == "checked" else False,
+            incarnation=incarnation,
+            capacity=config.capacity,
+            period_s=config.period_s,
+            balancing=config.for_agents,
+            rules=rules,
+            quotas=account_quotas(config.quotas),
+        )
     )
 
 

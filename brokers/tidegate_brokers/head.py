@@ -9,8 +9,7 @@ from functools import partial
 
 from aiormq.abc import AbstractChannel
 
-from tidegate_agents.config import HeadConfig as AgentConfig
-from tidegate_agents.config import NeighbourConfig
+from tidegate_agents.config import HeadConfig as AgentConfig, NeighbourConfig
 from tidegate_agents.head.agent import HeadAgent
 from tidegate_agents.machine import FenceArrived, LinkKind
 from tidegate_agents.quotas import AccountQuota

@@ -13,11 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grafana_foundation_sdk.builders import common as common_builders
-from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.builders import heatmap, prometheus, stat, statetimeline, table, timeseries
-from grafana_foundation_sdk.models import common
-from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.builders import (
+    common as common_builders,
+    dashboard as builders,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
+from grafana_foundation_sdk.models import common, dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -16,30 +16,36 @@ from pydantic import Field, TypeAdapter, field_validator
 from . import drops, insight, operations, quarantine, reports
 from .balancing import abroad, drains, loads, markers, migrations, paths, places, publishers, sessions
 from .names import ANSWER_KEY, HOM_KEY, OPERATOR_KEY
-from .operations import EdgeStatus as EdgeStatus
-from .operations import NeighbourStatus as NeighbourStatus
-from .parts import ALARMS_MAX as ALARMS_MAX
-from .parts import CONTROL_BYTES_MAX as CONTROL_BYTES_MAX
-from .parts import DEADLINE_US_MAX as DEADLINE_US_MAX
-from .parts import INTEGER_MAX, HeldPattern, Micros, Number, Period, read_json
-from .parts import REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX
-from .parts import ROUTES_PER_UPDATE_MAX as ROUTES_PER_UPDATE_MAX
-from .parts import TOPICS_PER_PUBLISHER_MAX as TOPICS_PER_PUBLISHER_MAX
-from .parts import VERSION as VERSION
-from .parts import Capacity as Capacity
-from .parts import DeadlineUs as DeadlineUs
-from .parts import LoadState as LoadState
-from .parts import Message as Message
-from .parts import Name as Name
-from .parts import Part as Part
-from .parts import Passing as Passing
-from .parts import Pattern as Pattern
-from .parts import PublisherId as PublisherId
-from .parts import RefusalReason as RefusalReason
-from .parts import Subscription as Subscription
-from .parts import Text as Text
-from .parts import Topic as Topic
-from .parts import Url as Url
+from .operations import EdgeStatus as EdgeStatus, NeighbourStatus as NeighbourStatus
+from .parts import (
+    ALARMS_MAX as ALARMS_MAX,
+    CONTROL_BYTES_MAX as CONTROL_BYTES_MAX,
+    DEADLINE_US_MAX as DEADLINE_US_MAX,
+    INTEGER_MAX,
+    REGISTRY_PAGE_MAX as REGISTRY_PAGE_MAX,
+    ROUTES_PER_UPDATE_MAX as ROUTES_PER_UPDATE_MAX,
+    TOPICS_PER_PUBLISHER_MAX as TOPICS_PER_PUBLISHER_MAX,
+    VERSION as VERSION,
+    Capacity as Capacity,
+    DeadlineUs as DeadlineUs,
+    HeldPattern,
+    LoadState as LoadState,
+    Message as Message,
+    Micros,
+    Name as Name,
+    Number,
+    Part as Part,
+    Passing as Passing,
+    Pattern as Pattern,
+    Period,
+    PublisherId as PublisherId,
+    RefusalReason as RefusalReason,
+    Subscription as Subscription,
+    Text as Text,
+    Topic as Topic,
+    Url as Url,
+    read_json,
+)
 from .rights import Patterns
 from .topics import is_pattern
 

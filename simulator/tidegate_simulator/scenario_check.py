@@ -10,8 +10,7 @@ have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Final

@@ -403,8 +403,7 @@ async def test_a_right_that_is_revoked_ends_at_once_and_comes_back(guarded: Guar
         with pytest.raises(Refused, match=r"may not subscribe to north\.level\.\*"):
             await asyncio.to_thread(waiting.get, 20)
         await asyncio.to_thread(blocking.close)
-        assert watched.problem is not None
-        assert watched.problem.reason == "not-allowed"
+        assert (watched.problem.reason if watched.problem else "") == "not-allowed"
         await eventually(lambda: refuses(gauge, "north.level.1"), "the publisher is told what it may publish")
         await (await gauge.publish("north.x.alarm", b"x"))
         await (await buoy.publish("north.level.9", b"x"))

@@ -12,8 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, note, settings, strategies as st
 
 from tidegate._core.attachment import SubscriptionTimes
 from tidegate._core.delivery import Deduplicator, Verdict

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.formulas import Rate, SubscriberLoad, follow
 from tidegate_agents.load.metrics import UTILIZATIONS, BrokerSample, Metric, Role, utilizations

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rabbitmq_stream_source.tolerant import offset_alone
 from tests.support.fuzzing import Fuzzer, Hostile, content
@@ -65,7 +64,7 @@ class Subscriber:
     """What a subscriber does with a delivery between its socket and the application."""
 
     def __init__(self) -> None:
-        self.inbox = Inbox(1.0, False, 100, 10_000, "t.#")
+        self.inbox = Inbox(1.0, False, 100, 10_000, pattern="t.#")
         self.ledger = self.inbox.open_ledger()
         self.assembly = _Assembly(self.received)
         self.tag = 0

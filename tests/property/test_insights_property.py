@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidegate_agents.load.anticipation import RISE_MAX, THRESHOLD_SHARE_MIN, anticipate
 from tidegate_agents.load.threshold import ThresholdKind

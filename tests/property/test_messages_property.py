@@ -13,14 +13,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel
 
 from tests.unit.protocol.decision_samples import SAMPLES
-from tidegate_protocol import decisions as d
-from tidegate_protocol import messages as m
-from tidegate_protocol import telemetry as t
+from tidegate_protocol import decisions as d, messages as m, telemetry as t
 from tidegate_protocol.errors import MalformedMessage
 from tidegate_protocol.ids import MessageId, publisher_id
 from tidegate_protocol.latency import BUCKETS
@@ -89,7 +86,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if origin is dict:
-        return st.dictionaries(texts, values(arguments[1]), max_size=3)
+        return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
     if origin is Annotated:
         return bounded(arguments[0], arguments[1:])
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -116,8 +113,11 @@ def bounded(kind: Any, annotations: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     limits: dict[str, Any] = {}
     for constraint in (each for field in annotations for each in getattr(field, "metadata", ())):
         limits.update({name: getattr(constraint, name) for name in constraint.__slots__})
+        limits.update(getattr(constraint, "__dict__", {}))
     if get_origin(kind) is tuple:
         return st.lists(values(get_args(kind)[0]), min_size=limits.get("min_length", 0), max_size=3).map(tuple)
+    if kind is str and "pattern" in limits:
+        return st.from_regex(limits["pattern"], fullmatch=True).filter(lambda made: len(made) <= limits["max_length"])
     if kind not in (int, float):
         return values(kind)
     above, low, high = limits.get("gt"), limits.get("ge"), limits.get("le")

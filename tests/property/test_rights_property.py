@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tidegate_brokers.access.expressions import pattern_expression, publishing_expression
 from tidegate_protocol.rights import RESERVED_TOPICS, AccountRights, Deed, Rules, may_publish, may_subscribe

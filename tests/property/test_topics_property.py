@@ -18,8 +18,7 @@ import itertools
 from collections.abc import Iterator
 from functools import cache
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tidegate_protocol.errors import InvalidTopic
 from tidegate_protocol.topics import (

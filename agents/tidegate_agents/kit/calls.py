@@ -21,9 +21,7 @@ from typing import Final
 from tidegate_protocol.messages import ControlMessage
 
 from ..config import ATTEMPTS_MAX
-from .dispatch import Answer as Answer
-from .dispatch import Dispatch
-from .dispatch import Silence as Silence
+from .dispatch import Answer as Answer, Dispatch, Silence as Silence
 from .outbox import Outbox
 
 Question = ControlMessage | Callable[[], ControlMessage]

@@ -26,8 +26,7 @@ from heapq import nsmallest
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from tidegate_protocol.decisions import Finding as Finding
-from tidegate_protocol.decisions import Hints, LoadStateChanged
+from tidegate_protocol.decisions import Finding as Finding, Hints, LoadStateChanged
 from tidegate_protocol.parts import LoadState as LoadState
 
 from .metrics import Metric, Role

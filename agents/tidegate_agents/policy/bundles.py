@@ -14,8 +14,7 @@ twice: estimates of downlink and matching err on the careful side for the target
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf

@@ -34,8 +34,7 @@ from ..load.states import THRESHOLDS, Assessment, Limits, LoadState, assess
 from .bundles import subscriber_bundle
 from .effects import subscribers_moved
 from .interface import REJECTED_MAX, LoadView, QueueLoad, SelectedMove, Selection, Trigger, sample_of
-from .placement import REJECTED_MAX as PLACES_REJECTED_MAX
-from .placement import EdgeView, Known, Placement
+from .placement import REJECTED_MAX as PLACES_REJECTED_MAX, EdgeView, Known, Placement
 from .selecting import effects, would_overload
 
 LOWER_OVERLOAD: Final = 0.90

@@ -17,8 +17,7 @@ Sees immutable views only and keeps nothing; a policy that knows more replaces t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, TypedDict, Unpack
 

@@ -22,8 +22,7 @@ Knows nothing of links, brokers or messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar

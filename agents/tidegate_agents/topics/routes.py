@@ -15,8 +15,7 @@ Knows nothing of messages, time or who is alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Set as AbstractSet
 from dataclasses import dataclass, field
 
 from .covering import CoverChange, CoveringSet

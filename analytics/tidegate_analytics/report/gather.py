@@ -14,8 +14,7 @@ from functools import reduce
 from typing import Any, Final
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from tidegate_protocol.operations import Role
 from tidegate_protocol.telemetry import KINDS

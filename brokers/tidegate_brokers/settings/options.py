@@ -17,8 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from tidegate_protocol.ids import check_name
 from tidegate_protocol.messages import Capacity
 
-from .balancing import BalancingOptions
-from .balancing import unit as _unit
+from .balancing import BalancingOptions, unit as _unit
 from .quotas import QUOTAS_MAX, QuotaEntry
 from .tls import SYSTEM_AUTHORITIES, Tls
 from .urls import DEFAULT_PORTS, ServerUrl

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import click
 
-from tidegate_experiments.benchmarks import agents as agent_benchmark
-from tidegate_experiments.benchmarks import migration as migration_benchmark
-from tidegate_experiments.benchmarks import sensing as sensing_benchmark
+from tidegate_experiments.benchmarks import (
+    agents as agent_benchmark,
+    migration as migration_benchmark,
+    sensing as sensing_benchmark,
+)
 from tidegate_experiments.benchmarks.dataplane import Size, run_dataplane
 
 from ..console import head_option, json_option, out, present, progress, run

@@ -12,9 +12,15 @@ import click
 from tidegate_agents.load.threshold import ThresholdKind
 from tidegate_agents.policy import POLICIES
 from tidegate_experiments.burst import scenario as ews
-from tidegate_experiments.burst.compare import BURST_FACTORS, CONTESTANTS, JOBS_MAX, SEEDS_MAX, cases
-from tidegate_experiments.burst.compare import as_json as comparison_json
-from tidegate_experiments.burst.compare import compare as run_comparison
+from tidegate_experiments.burst.compare import (
+    BURST_FACTORS,
+    CONTESTANTS,
+    JOBS_MAX,
+    SEEDS_MAX,
+    as_json as comparison_json,
+    cases,
+    compare as run_comparison,
+)
 from tidegate_experiments.burst.figures import check_available
 from tidegate_experiments.burst.files import COMPARISON_FILES, RUN_FILES, write_comparison, write_run
 from tidegate_experiments.burst.run import EwsRun, run_ews
@@ -23,8 +29,7 @@ from tidegate_protocol.names import TELEMETRY_FILE
 from tidegate_simulator.scenario_check import SEED_MAX
 
 from ..burst_results import show_comparison, show_run
-from ..console import err, json_option, print_json, progress
-from ..console import run as run_async
+from ..console import err, json_option, print_json, progress, run as run_async
 from ..errors import usage_errors
 from ..exit_codes import ExitCode
 from ..result_files import out_option, prepare, show_files, writing

@@ -18,8 +18,7 @@ from tidegate_experiments.rate.scale import (
     ScaleResult,
     run_scale,
 )
-from tidegate_experiments.rate.scale_files import HEADINGS, SCALE_FILES, row, write_scale
-from tidegate_experiments.rate.scale_files import as_json as result_json
+from tidegate_experiments.rate.scale_files import HEADINGS, SCALE_FILES, as_json as result_json, row, write_scale
 from tidegate_simulator.scenario_check import SEED_MAX
 
 from ..console import json_option, out, print_json, progress

@@ -12,8 +12,7 @@ from rich.text import Text
 from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.messages import LoadState
 from tidegate_protocol.operations import BrokerState, EdgeStatus, OverviewReply, QueueState, SessionState
-from tidegate_protocol.rendering import sentence as told_sentence
-from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering import sentence as told_sentence, why
 from tidegate_protocol.rendering.accounts import named, used
 from tidegate_protocol.rendering.operations import doing
 from tidegate_protocol.rendering.words import counted, listed, messages, percent, seconds, sentence, when

@@ -33,8 +33,7 @@ from tidegate_protocol.operations import (
     SessionState,
     Told,
 )
-from tidegate_protocol.rendering import sentence as told_sentence
-from tidegate_protocol.rendering import why
+from tidegate_protocol.rendering import sentence as told_sentence, why
 from tidegate_protocol.rendering.clauses import rejection
 from tidegate_protocol.rendering.moves import PLACED
 from tidegate_protocol.rendering.operations import STATES, doing

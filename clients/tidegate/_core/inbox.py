@@ -144,11 +144,7 @@ class Inbox:
         verdict = self._deduplicator.judge(identity, now)
         if verdict is Verdict.DUPLICATE:
             assert identity is not None
-            original = self._unsettled.get(identity)
-            if original is None:
-                ledger.settle(tag)
-            else:
-                original.ledgers.append((ledger, tag))
+            self._repeated(identity, ledger, tag)
             return False
         if type(headers) is UnreadableHeaders:
             self._note_malformed(topic, message_id, headers.reason, now)
@@ -174,14 +170,20 @@ class Inbox:
             self._unsettled[identity] = message
         if self.manual:
             message._settle = self.settle
-        if collected:
-            message.collected = True
-            self.collected += 1
-        if replayed:
-            message.replayed = True
-            self.replayed += 1
+        if collected or replayed:
+            message.collected, message.replayed = collected, replayed
+            self.collected += collected
+            self.replayed += replayed
         self.buffer.append(message)
         return True
+
+    def _repeated(self, identity: str, ledger: AckLedger, tag: int) -> None:
+        """A repetition is acknowledged with what it repeats, or at once if that is settled."""
+        original = self._unsettled.get(identity)
+        if original is None:
+            ledger.settle(tag)
+        else:
+            original.ledgers.append((ledger, tag))
 
     def _note_malformed(self, topic: str, message_id: str | None, reason: str, now: float) -> None:
         self.malformed += 1

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from pamqp import base, commands, frame, header
-from pamqp import body as pamqp_body
+from pamqp import base, body as pamqp_body, commands, frame, header
 from pamqp.common import FieldTable
 
 from tidegate_protocol.amqp.content import CONTENT_START_BYTES, decode_properties

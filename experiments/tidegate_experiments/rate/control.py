@@ -16,8 +16,7 @@ from tidegate_agents.machine import MessageReceived, ReplyAddress
 from tidegate_protocol.balancing.loads import PieLocal
 from tidegate_protocol.balancing.sessions import SessionNotice
 from tidegate_protocol.messages import ControlMessage, PublisherHello, decode, encode
-from tidegate_simulator.control import Broker as Process
-from tidegate_simulator.control import Client, ControlNetwork
+from tidegate_simulator.control import Broker as Process, Client, ControlNetwork
 from tidegate_simulator.trace import Trace
 
 from .clients import OneClient

@@ -89,6 +89,6 @@ class LinkLimitDiffers(Decision):
     source: str
     target: str
     reason: LinkLimit
-    source_bytes: int | None
+    source_bytes: int | None = None
     """None: more than was tried."""
-    target_bytes: int
+    target_bytes: int = 0

@@ -25,8 +25,7 @@ from ..parts import RefusalReason
 from ..rights import Judgement
 from . import why
 from .accounts import OPTIONS, named, used
-from .clauses import OUTCOMES, why_not
-from .clauses import rejected as rejected_clause
+from .clauses import OUTCOMES, rejected as rejected_clause, why_not
 from .rights import judged, remedy
 
 TEXT_MAX: Final = 1_000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Checker as Checker
-from .base import Violation as Violation
+from .base import Checker as Checker, Violation as Violation
 from .deliveries import Deliveries
 from .promises import PredictionsKept, PromisesCounted
 from .rest import BoundedMemory, OnePlaceEach

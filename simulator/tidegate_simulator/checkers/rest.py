@@ -7,8 +7,7 @@ with what there is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from tidegate_agents.machine import Action, Event, Send, SendClient

@@ -5,8 +5,7 @@ Only reads. The tree of heads is here too, because who is behind whom is part of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Set as AbstractSet
 from itertools import pairwise
 from typing import TYPE_CHECKING
 

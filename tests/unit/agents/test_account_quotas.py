@@ -47,28 +47,28 @@ def test_a_name_belongs_to_the_account_that_it_begins_with() -> None:
 def test_subscriptions_count_for_their_account_under_any_name() -> None:
     context = context_with({"siren": AccountQuota(subscriptions=3)})
     for number in range(3):
-        assert context.accounts.refuses_subscription(f"siren-{number}") is None
+        assert context.usage.refuses_subscription(f"siren-{number}") is None
         hold(context, f"siren-{number}")
-    use = context.accounts.refuses_subscription("siren-9")
+    use = context.usage.refuses_subscription("siren-9")
     assert use is not None
     assert (use.account, use.quota, use.used, use.limit) == ("siren", d.Quota.SUBSCRIPTIONS, 3.0, 3.0)
-    assert context.accounts.refuses_subscription("other") is None
+    assert context.usage.refuses_subscription("other") is None
     context.registry.remove("e1", "siren-0", 0)
-    assert context.accounts.refuses_subscription("siren-9") is None
+    assert context.usage.refuses_subscription("siren-9") is None
     context.registry.validate()
 
 
 def test_an_account_that_is_not_configured_has_the_default_by_the_account_that_it_named() -> None:
     context = context_with({}, default=AccountQuota(subscriptions=1))
     context.account = "someone"
-    assert context.accounts.refuses_subscription("a") is None
+    assert context.usage.refuses_subscription("a") is None
     hold(context, "a")
-    assert context.accounts.refuses_subscription("b") is not None
+    assert context.usage.refuses_subscription("b") is not None
     context.account = ""
-    assert context.accounts.refuses_subscription("c") is None, "who it is, is not known"
+    assert context.usage.refuses_subscription("c") is None, "who it is, is not known"
     for exempt in ("guest", "broker.h", "link.h"):
         context.account = exempt
-        assert context.accounts.refuses_subscription(f"of-{exempt[:4]}") is None
+        assert context.usage.refuses_subscription(f"of-{exempt[:4]}") is None
 
 
 def test_a_tenants_quota_holds_for_its_accounts_together() -> None:
@@ -76,7 +76,7 @@ def test_a_tenants_quota_holds_for_its_accounts_together() -> None:
     context = context_with({"siren": quota, "desk": quota}, {"coast": AccountQuota(subscriptions=2)})
     hold(context, "siren")
     hold(context, "desk")
-    use = context.accounts.refuses_subscription("desk-2")
+    use = context.usage.refuses_subscription("desk-2")
     assert use is not None
     assert (use.account, use.tenant, use.used) == ("", "coast", 2.0)
 
@@ -84,15 +84,15 @@ def test_a_tenants_quota_holds_for_its_accounts_together() -> None:
 def test_a_quota_is_told_when_it_is_near_when_it_is_used_up_and_when_there_is_room_again() -> None:
     context = context_with({"siren": AccountQuota(publishers=10)})
     for number in range(10):
-        assert context.accounts.refuses_publisher(f"siren-{number}~1") is None
+        assert context.usage.refuses_publisher(f"siren-{number}~1") is None
         context.registry.publisher_heard(f"siren-{number}~1", 100.0)
-    assert context.accounts.refuses_publisher("siren-x~1") is not None
-    assert context.accounts.refuses_publisher("siren-y~1") is not None
+    assert context.usage.refuses_publisher("siren-x~1") is not None
+    assert context.usage.refuses_publisher("siren-y~1") is not None
     told = recorded(context.take_actions(), d.QuotaWatched)
     assert [(one.outcome, one.used) for one in told] == [(d.QuotaStage.NEAR, 8.0), (d.QuotaStage.REACHED, 10.0)]
     for number in range(4):
         context.registry.publisher_gone(f"siren-{number}~1")
-    context.accounts.sampled(measured())
+    context.usage.sampled(measured())
     (room,) = recorded(context.take_actions(), d.QuotaWatched)
     assert (room.outcome, room.used) == (d.QuotaStage.ROOM, 6.0)
     context.registry.validate()
@@ -175,4 +175,4 @@ def test_an_account_without_a_quota_is_left_alone() -> None:
 def test_a_head_agent_refuses_by_quota() -> None:
     """The parts driver has no quotas: nobody is refused."""
     driver = PartsDriver()
-    assert driver.context.accounts.uses() == ()
+    assert driver.context.usage.uses() == ()

@@ -9,8 +9,7 @@ import pytest
 from tests.support.agents_driver import Driver, replies, sent, subscription
 from tests.support.parts_driver import PartsDriver, messages
 from tidegate_agents.config import BalancingConfig
-from tidegate_agents.head.publishers import paths
-from tidegate_agents.head.publishers import streams as publishers
+from tidegate_agents.head.publishers import paths, streams as publishers
 from tidegate_agents.load.metrics import PublisherSample
 from tidegate_agents.policy.placement import ExpectedLoad
 from tidegate_protocol.balancing.paths import PatternPath, PatternPaths, PublishedTopics, TopicPath

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.unit.protocol.telemetry_samples import SAMPLES
 from tidegate_analytics.judging import AGE_MAX_S, FUTURE_MAX_S, REASONS, judge

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidegate_analytics.report.loads import Lines
 from tidegate_analytics.report.material import (

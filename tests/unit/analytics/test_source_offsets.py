@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rabbitmq_stream_source.errors import BadCheckpoint
 from rabbitmq_stream_source.offsets import (

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from aiormq.abc import DeliveredMessage
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pamqp import commands, header
 
 from tidegate_brokers.drops.form import QUEUE_HEADER, Dropped, fence, read_dead_letter, read_kept

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pamqp import commands, frame
 from pamqp.common import FieldTable
 from pamqp.header import ContentHeader

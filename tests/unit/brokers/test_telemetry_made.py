@@ -9,16 +9,14 @@ import pytest
 from tests.unit.protocol.decision_samples import SAMPLES
 from tidegate_agents.config import EdgeConfig
 from tidegate_agents.edge.agent import EdgeAgent
-from tidegate_agents.load.metrics import BrokerSample, PublisherSample, SubscriptionSample
-from tidegate_agents.load.metrics import Role as AgentRole
+from tidegate_agents.load.metrics import BrokerSample, PublisherSample, Role as AgentRole, SubscriptionSample
 from tidegate_agents.machine import EdgeSampled, HeadSampled, Started
 from tidegate_brokers.observe.telemetry.clients import REPORTS_PER_S, STREAMS_MAX, PublisherTotals, SubscriberDesk
 from tidegate_brokers.observe.telemetry.decisions import ORDERS_MAX, DecisionRecords
 from tidegate_brokers.observe.telemetry.origin import Origin
 from tidegate_brokers.observe.telemetry.samples import EdgeSamples, HeadSamples
 from tidegate_brokers.observe.telemetry.settling import SETTLED_S, HeadOutcomes
-from tidegate_protocol import decisions as d
-from tidegate_protocol import telemetry as t
+from tidegate_protocol import decisions as d, telemetry as t
 from tidegate_protocol.balancing.migrations import MigrateOrder
 from tidegate_protocol.balancing.publishers import PublisherMoveOrder
 from tidegate_protocol.messages import Capacity, PublisherReport, Subscription, TopicCount

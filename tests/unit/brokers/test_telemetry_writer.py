@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiormq.abc import AbstractChannel, AbstractConnection
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from prometheus_client import CollectorRegistry
 
 from tidegate_brokers.observe.telemetry.buffer import Encoded, RecordBuffer

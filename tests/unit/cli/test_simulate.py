@@ -19,8 +19,7 @@ from tidegate_cli.errors import describe
 from tidegate_cli.exit_codes import ExitCode
 from tidegate_simulator.checkers import Violation
 from tidegate_simulator.counts import NAMES
-from tidegate_simulator.runner import PROBLEMS_KEPT_MAX
-from tidegate_simulator.runner import Result as RunResult
+from tidegate_simulator.runner import PROBLEMS_KEPT_MAX, Result as RunResult
 from tidegate_simulator.scenario_file import read_file, write
 from tidegate_simulator.swarm import random_scenario
 

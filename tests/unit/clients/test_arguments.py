@@ -68,9 +68,9 @@ def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidValue, match="pattern"):
         make_request("s", "a..b", 1.0, 600)
     with pytest.raises(InvalidValue, match="prefetch"):
-        make_inbox(1.0, "auto", 70_000, Limits())
+        make_inbox("a.#", 1.0, "auto", 70_000, Limits())
     with pytest.raises(InvalidValue, match="acknowledge"):
-        make_inbox(1.0, "sometimes", None, Limits())
+        make_inbox("a.#", 1.0, "sometimes", None, Limits())
     with pytest.raises(InvalidValue, match="window"):
         Publisher("amqp://localhost", window=0)
     with pytest.raises(InvalidValue, match="connect_s"):

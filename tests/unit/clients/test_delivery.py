@@ -5,8 +5,7 @@ settled.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidegate._core.delivery import GAP_AGE_S, GAPS_MAX, AckLedger, Deduplicator, Verdict
 

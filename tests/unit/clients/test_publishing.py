@@ -5,8 +5,7 @@ rejections.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidegate import InvalidMessage, InvalidTopic, InvalidValue, Limits, NotConfirmed
 from tidegate._core.publishing import PublishingMachine

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pamqp.frame
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.exceptions import UnmarshalingException

@@ -12,9 +12,7 @@ from typing import Final, get_args
 
 from operations_samples import OPERATIONS, QUOTA_USE
 
-from tidegate_protocol import insight as i
-from tidegate_protocol import messages as m
-from tidegate_protocol import reports as r
+from tidegate_protocol import insight as i, messages as m, reports as r
 from tidegate_protocol.balancing.abroad import (
     AcceptEnd,
     AcceptReply,

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate_protocol import decisions as d
-from tidegate_protocol import drops
-from tidegate_protocol import insight as i
-from tidegate_protocol import messages as m
-from tidegate_protocol import operations as o
-from tidegate_protocol import quarantine as q
+from tidegate_protocol import decisions as d, drops, insight as i, messages as m, operations as o, quarantine as q
 from tidegate_protocol.balancing.loads import BrokerLoad, MetricReport
 from tidegate_protocol.balancing.sessions import Candidate, PlannedMove
 from tidegate_protocol.parts import Metric

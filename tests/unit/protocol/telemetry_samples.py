@@ -10,8 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_protocol import decisions as d
-from tidegate_protocol import telemetry as t
+from tidegate_protocol import decisions as d, telemetry as t
 from tidegate_protocol.operations import Role
 from tidegate_protocol.parts import LoadState
 

@@ -9,8 +9,7 @@ import pytest
 from control_samples import GOLDEN, SAMPLES, golden_text, message_classes
 from pydantic import ValidationError
 
-from tidegate_protocol import messages as m
-from tidegate_protocol import reports
+from tidegate_protocol import messages as m, reports
 from tidegate_protocol.balancing.loads import MetricReport
 from tidegate_protocol.errors import MalformedMessage, ProtocolError
 from tidegate_protocol.latency import BUCKETS

@@ -6,8 +6,7 @@ from enum import StrEnum
 
 import pytest
 
-from tidegate_protocol import decisions as d
-from tidegate_protocol import operations as o
+from tidegate_protocol import decisions as d, operations as o
 from tidegate_protocol.insight import Unused, UnusedReason
 from tidegate_protocol.messages import LoadState, RefusalReason
 from tidegate_protocol.rendering import operations, refusals, sessions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidegate_simulator.judging import LATE_TOLERANCE_S, NAMED_MAX, Judge, Wrong, is_late, stream_of, total
 

@@ -18,8 +18,7 @@ from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_agents.load.states import THRESHOLDS
 from tidegate_agents.machine import DropCount, DropsCounted, EdgeSampled, Started
-from tidegate_protocol.decisions import BY_KIND, DropReason, RelayOutcome, SetAsideReason
-from tidegate_protocol.decisions import LABELS as REASONS
+from tidegate_protocol.decisions import BY_KIND, LABELS as REASONS, DropReason, RelayOutcome, SetAsideReason
 from tidegate_protocol.messages import Capacity, Subscription
 from tidegate_protocol.parts import LoadState
 from tidegate_protocol.telemetry import LatencyDigest
