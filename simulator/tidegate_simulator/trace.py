@@ -15,6 +15,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
+from .observer import Observer
+
 BUFFER_BYTES: Final = 1 << 16
 """Hashing in large pieces is much cheaper than record by record."""
 DIGEST_BYTES: Final = 16
@@ -62,3 +64,18 @@ class Trace:
         copy = self._hash.copy()
         copy.update(self._buffer)
         return copy.hexdigest()
+
+
+class DataLines(Observer):
+    """Writes a line for every data message, where somebody reads."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._line = trace.line
+
+    def published(self, publisher: str, topic: str, message_id: str, now: float) -> None:
+        self._line(now, f"published {message_id}")
+
+    def delivered(
+        self, subscriber: str, message_id: str, published_s: float, now: float, *, late: bool, collected: bool
+    ) -> None:
+        self._line(now, f"delivered {subscriber} {message_id}")

@@ -35,7 +35,7 @@ from .publishers import SimPublisher
 from .scenario import EdgeSpec, HeadSpec, Scenario
 from .scenario_check import check
 from .subscribers import SimSubscriber
-from .trace import Trace
+from .trace import DataLines, Trace
 
 MARKER_BYTES: Final = 120
 """An empty message with a routing key."""
@@ -91,8 +91,9 @@ class World:
         """Subscriber and message id of what a limit on a queue cost."""
         self.redelivered: set[tuple[str, str]] = set()
         """The same of the plain messages that came again because they had not been acknowledged."""
-        self.published_to = _overriders(self.observers, "published")
-        self.delivered_to = _overriders(self.observers, "delivered")
+        watching = (DataLines(self.record), *self.observers) if self.record.reading else self.observers
+        self.published_to = _overriders(watching, "published")
+        self.delivered_to = _overriders(watching, "delivered")
         self._stepped_to = _overriders(self.observers, "stepped")
         self._stopped: dict[str, set[str]] = {}
         """Per target why no link carries anything there at the moment."""
