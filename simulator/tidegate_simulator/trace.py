@@ -28,11 +28,14 @@ pack_data: Final = Struct("<cdII").pack
 class Trace:
     """The record of one run."""
 
-    __slots__ = ("_buffer", "_hash", "extend", "lines", "reading")
+    __slots__ = ("_buffer", "_hash", "_now", "_stamp", "extend", "lines", "reading")
 
     def __init__(self, lines_max: int = 0) -> None:
         self._hash = blake2b(digest_size=DIGEST_BYTES)
         self._buffer = bytearray()
+        self._now = -1.0
+        self._stamp = ""
+        """The moment as text: much happens at one."""
         self.extend = self._buffer.extend
         """Takes a packed record. Open, with `pack_data`, to those for whom a call more per message is too much."""
         self.lines: deque[str] = deque(maxlen=lines_max)
@@ -44,8 +47,10 @@ class Trace:
 
     def event(self, now: float, text: str, content: bytes = b"") -> None:
         """Anything else; `content` counts for the hash and is not shown."""
+        if now != self._now:
+            self._now, self._stamp = now, repr(now)
         buffer = self._buffer
-        buffer += f"{now!r} {text}\n".encode()
+        buffer += f"{self._stamp} {text}\n".encode()
         buffer += content
         # Brokers are stepped all the time, so that looking here is enough to keep the buffer small.
         if len(buffer) > BUFFER_BYTES:
