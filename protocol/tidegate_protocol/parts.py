@@ -7,6 +7,7 @@ Invariant: a part is frozen and ignores fields it does not know. This module kno
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -18,6 +19,8 @@ from .topics import TOPIC_BYTES_MAX, check_pattern, check_topic
 Model = TypeVar("Model")
 
 VERSION: Final = 1
+NAMES_REMEMBERED_MAX: Final = 4_096
+"""Names found to be good: nearly every message holds some, and there are few different ones."""
 ALARMS_MAX: Final = 16
 """Alarms of one RabbitMQ that are told; there are three kinds."""
 CONTROL_BYTES_MAX: Final = 1 << 20
@@ -34,6 +37,7 @@ PERIOD_S_MAX: Final = 24 * 3600.0
 """Of signs of life and reports: a broker that names a longer one would be believed for ever."""
 
 
+@lru_cache(maxsize=NAMES_REMEMBERED_MAX)
 def _name(value: str) -> str:
     return check_name(value)
 

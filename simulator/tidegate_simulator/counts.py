@@ -22,7 +22,7 @@ from tidegate_protocol.balancing.publishers import (
 from tidegate_protocol.balancing.sessions import BalanceCandidates
 from tidegate_protocol.decisions import Decision, InsightRefused, InsightTaken, Placed
 
-from .observer import Observer
+from .observer import HEARD, Observer
 
 NAMES: Final = (
     "advised_placements",
@@ -62,8 +62,10 @@ class Counts(Observer):
         self, subscriber: str, message_id: str, published_s: float, now: float, *, late: bool, collected: bool
     ) -> None:
         self._counts["deliveries"] += 1
-        self._counts["late"] += late
-        self._counts["collected"] += collected
+        if late:
+            self._counts["late"] += 1
+        if collected:
+            self._counts["collected"] += 1
 
     def decided(self, broker: str, decision: Decision, now: float) -> None:
         if isinstance(decision, InsightTaken):
@@ -78,7 +80,7 @@ class Counts(Observer):
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
         self._counts["steps"] += 1
-        if isinstance(event, MessageReceived | ReplyReceived):
+        if isinstance(event, HEARD):
             self._heard(event)
         for action in actions:
             if isinstance(action, Reply) and isinstance(action.message, BalanceCandidates):

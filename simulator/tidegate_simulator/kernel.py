@@ -13,9 +13,9 @@ Knows nothing of brokers, messages or links.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from hashlib import blake2b
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ class Kernel:
     def at(self, time_s: float, step: Step, argument: Any = None) -> None:
         """Have `step(argument)` called at `time_s`, or now if that is over."""
         self.count = count = self.count + 1
-        heapq.heappush(self.heap, (time_s if time_s > self.now else self.now, count, step, argument))
+        heappush(self.heap, (time_s if time_s > self.now else self.now, count, step, argument))
         if count > STEPS_MAX:
             raise RunawayError(self.now, STEPS_MAX)
 
@@ -65,11 +65,11 @@ class Kernel:
 
     def run(self, until_s: float) -> None:
         """Let everything happen that is due up to and including `until_s`."""
-        heap, pop = self.heap, heapq.heappop
+        heap, pop = self.heap, heappop
         self._running = True
         # Comes behind all that is due at the same moment, so that the loop need not look at the time.
         last: Entry = (max(until_s, self.now), LAST, self._halt, None)
-        heapq.heappush(heap, last)
+        heappush(heap, last)
         while self._running:
             self.now, _, step, argument = pop(heap)
             step(argument)

@@ -6,13 +6,17 @@ virtual time, whatever the clocks of single brokers say.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
-from tidegate_agents.machine import Action, EdgeSampled, Event, HeadSampled
+from tidegate_agents.machine import Action, EdgeSampled, Event, HeadSampled, MessageReceived, ReplyReceived
 from tidegate_protocol.decisions import Decision
 
 if TYPE_CHECKING:
     from .world import World
+
+HEARD: Final = (MessageReceived, ReplyReceived)
+"""The events that bring an agent a message."""
 
 
 class Observer:
@@ -46,3 +50,9 @@ class Observer:
 
     def ended(self, world: World, now: float) -> None:
         """After the last step."""
+
+
+def overriders(observers: Iterable[Observer], method: str) -> tuple[Callable[..., None], ...]:
+    """This method of the observers that are interested: what happens a million times is told to nobody else."""
+    interested = [one for one in observers if getattr(type(one), method) is not getattr(Observer, method)]
+    return tuple(getattr(one, method) for one in interested)

@@ -122,7 +122,6 @@ class EdgePlane:
         self.up = True
         self.messages_in = 0
         self.bytes_in = 0.0
-        self.delivered = 0
         self.dropped = 0
         self.unrouted = 0
 
@@ -218,7 +217,6 @@ class EdgePlane:
             kernel.count = count = kernel.count + 1
             heappush(kernel.heap, (line[0][0] + self.delay_s, count, self._reach, epoch))
         if consumer.alive:
-            self.delivered += 1
             consumer.receive(message)
 
     def _fill(self, queue: OutputQueue) -> None:

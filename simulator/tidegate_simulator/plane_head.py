@@ -69,7 +69,6 @@ class HeadPlane:
         self.bytes_in = 0.0
         self.bytes_offered = 0.0
         self.publishers: dict[tuple[str, str], PublisherCount] = {}
-        self.published = 0
         self.unrouted = 0
 
     # Messages
@@ -81,7 +80,6 @@ class HeadPlane:
             count = self.publishers[publisher, message.topic] = PublisherCount()
         count.messages += 1
         count.bytes += message.size_bytes
-        self.published += 1
         return self._take(message, None)
 
     def forwarded(self, neighbour: str, message: Message) -> None:

@@ -71,9 +71,8 @@ class Written(Publication):
 
     __slots__ = ("message",)
 
-    def __init__(self, message: Message) -> None:
-        assert message.id is not None
-        super().__init__(message.id, message.topic, b"", b"")
+    def __init__(self, identity: str, message: Message) -> None:
+        super().__init__(identity, message.topic, b"", b"")
         self.message = message
 
 
@@ -102,7 +101,7 @@ class SimPublisher(SimClient):
         self._slowed = False
         """Whether a throttle may be on."""
         self._record = world.record.extend
-        self._watched = bool(world.published_to) or world.record.reading
+        self._published_to = world.published_to
         self._plane = world.heads[spec.head].plane
         self._new_head: str | None = None
         plain = spec.contents is not None
@@ -188,17 +187,15 @@ class SimPublisher(SimClient):
         return wait_s > 0.0
 
     def _hand_over(self, now: float) -> None:
-        index = self._world.next_index()
-        content = self._content() if self.spec.contents is not None else None
+        spec, index = self.spec, self._world.next_index()
+        content = self._content() if spec.contents is not None else None
         claimed = self._claim() if self._victim is not None else None
-        spec = self.spec
-        message = Message(
-            self._topic.next_id(), index, spec.topic, spec.message_bytes, now, content, self._account, claimed
-        )
-        self._window.enter(Written(message))
+        identity = self._topic.next_id()
+        message = Message(identity, index, spec.topic, spec.message_bytes, now, content, self._account, claimed)
+        self._window.enter(Written(identity, message))
         self._record(pack_data(b"p", now, self._number, index))
-        if self._watched:
-            self._tell(message, now)
+        for published in self._published_to:
+            published(spec.name, spec.topic, identity, now)
         if self._connected:
             self._write()
 
@@ -217,14 +214,6 @@ class SimPublisher(SimClient):
         """The body of the next message of a plain publisher."""
         sequence, contents = self.published, self.spec.contents
         return f"{self._topic.prefix}{f'={sequence % contents}' if contents else sequence}".encode()
-
-    def _tell(self, message: Message, now: float) -> None:
-        assert message.id is not None
-        world = self._world
-        if world.record.reading:
-            world.record.line(now, f"published {message.id}")
-        for published in world.published_to:
-            published(self.name, message.topic, message.id, now)
 
     @property
     def published(self) -> int:

@@ -22,7 +22,7 @@ from .errors import RunawayError
 from .scenario import Scenario
 from .swarm import random_scenario
 from .workers import map_in_order
-from .world import World
+from .world import World, rare_collection
 
 SEEDS_PER_TASK: Final = 4
 """Handed to a process at once: few enough that progress shows, enough that handing over costs nothing."""
@@ -85,7 +85,7 @@ def run_scenario(scenario: Scenario, *, plant: Plant | None = None, trace_lines_
     """Run one scenario with all checkers on."""
     checkers, counts = all_checkers(), Counts()
     error, runaway, world = "", "", None
-    with plant() if plant is not None else nullcontext():
+    with plant() if plant is not None else nullcontext(), rare_collection():
         try:
             world = World(
                 scenario,

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 from tidegate._core.attachment import SubscriptionTimes
 from tidegate._core.config import Limits, Timeouts
 from tidegate._core.delivery import AckLedger, Verdict
-from tidegate._core.hold import Admission
 from tidegate._core.inbox import Inbox
 from tidegate._core.intake import Intake
-from tidegate._core.migration import SubscriptionMachine
+from tidegate._core.migration import NO_SLOT, SubscriptionMachine
 from tidegate._core.moves import (
     Answered,
     Attach,
@@ -113,6 +112,8 @@ class SimSubscriber(SimClient):
         self._buffer: deque[Message] = deque()
         """The messages that the buffer of the inbox stands for, in the same order."""
         self._application_free_s = 0.0
+        self._plain = NO_SLOT
+        """The slot whose deliveries need no thought."""
         self._taking = False
         self._cuts = 0
         self._unsubscribes = 0
@@ -235,6 +236,7 @@ class SimSubscriber(SimClient):
         if machine is None:
             return
         actions = machine.handle(event, self.clock.read(self._kernel.now))
+        self._watch()
         self._stepped(type(event).__name__, actions, machine)
 
     def _progress(self) -> None:
@@ -242,8 +244,13 @@ class SimSubscriber(SimClient):
         if machine is None:
             return
         actions = machine.progress(self.clock.read(self._kernel.now))
+        self._watch()
         if actions:
             self._stepped("progress", actions, machine)
+
+    def _watch(self) -> None:
+        """After each step of the machine: deliveries take the short way if nothing moves."""
+        self._plain = NO_SLOT if self.machine is None else self.machine.plain
 
     def _carry_out(self, action: ClientAction) -> None:
         match action:
@@ -366,28 +373,19 @@ class SimSubscriber(SimClient):
         It is called for every delivery of a run, so that the common case (nothing moves, the application is fast) is
         written out: it does what `_take`, `_hand_over` and `_acknowledge` do.
         """
-        machine, intake = self.machine, self._intake
-        assert machine is not None
         kernel, slot, number = self._kernel, attachment.slot, self._number
         ledger, plane = attachment.ledger, attachment.plane
-        admit, judge, record = machine.admit, self.inbox.judge, self._trace.extend
+        judge, record, name, told = self.inbox.judge, self._trace.extend, self.name, self._world.delivered_to
         settle, take, acknowledge, fast = ledger.settle, ledger.take, plane.acknowledge, self._takes_s is None
-        passed, duplicate, late_after_s = Admission.PASS, Verdict.DUPLICATE, self._late_after_s
-        watched = bool(self._world.delivered_to) or self._world.record.reading
+        duplicate, late_after_s = Verdict.DUPLICATE, self._late_after_s
 
         def receive(message: Message) -> None:
             if attachment.given_up:
                 return
             attachment.received = tag = attachment.received + 1
-            identity, body = message.identity, message.content
-            delivery = (message, attachment, tag)
-            if identity is None:
-                intake.arrived(slot, message.topic, None, delivery)
-                return
-            content = None if body is None else fingerprint(message.topic, body, None, None)
-            admission = admit(slot, identity, delivery, content)
-            if admission is not passed or body is not None or not fast:
-                intake.admitted(admission, delivery)
+            identity = message.identity
+            if slot != self._plain or identity is None or message.content is not None or not fast:
+                self._unusual(message, attachment, tag)
                 return
             now = kernel.now
             if judge(identity, now) is not duplicate:
@@ -396,8 +394,8 @@ class SimSubscriber(SimClient):
                 if late:
                     self.late += 1
                 record(pack_data(b"d", now, number, message.index))
-                if watched:
-                    self._tell(message, now, late, False)
+                for delivered in told:
+                    delivered(name, message.id, message.published_s, now, late=late, collected=False)
             settle(tag)
             for settled, _ in take():
                 if attachment.consumer is not None:
@@ -405,6 +403,13 @@ class SimSubscriber(SimClient):
                 attachment.acknowledged = settled
 
         return receive
+
+    def _unusual(self, message: Message, attachment: Attachment, tag: int) -> None:
+        """A delivery while something moves, to an application that is slow, or without an id; or a marker."""
+        topic, body = message.topic, message.content
+        content = None if body is None else fingerprint(topic, body, None, None)
+        self._intake.arrived(attachment.slot, topic, message.identity, (message, attachment, tag), content)
+        self._watch()
 
     def _drop_delivery(self, delivery: Delivery) -> None:
         """A delivery that is not for the application."""
@@ -457,10 +462,7 @@ class SimSubscriber(SimClient):
                 self._close(attachment)
 
     def _tell(self, message: Message, now: float, late: bool, collected: bool) -> None:
-        world = self._world
-        if world.record.reading:
-            world.record.line(now, f"delivered {self.name} {message.id}")
-        for delivered in world.delivered_to:
+        for delivered in self._world.delivered_to:
             delivered(self.name, message.id, message.published_s, now, late=late, collected=collected)
 
     def _take_next(self) -> None:

@@ -15,6 +15,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
+from .observer import Observer
+
 BUFFER_BYTES: Final = 1 << 16
 """Hashing in large pieces is much cheaper than record by record."""
 DIGEST_BYTES: Final = 16
@@ -26,11 +28,14 @@ pack_data: Final = Struct("<cdII").pack
 class Trace:
     """The record of one run."""
 
-    __slots__ = ("_buffer", "_hash", "extend", "lines", "reading")
+    __slots__ = ("_buffer", "_hash", "_now", "_stamp", "extend", "lines", "reading")
 
     def __init__(self, lines_max: int = 0) -> None:
         self._hash = blake2b(digest_size=DIGEST_BYTES)
         self._buffer = bytearray()
+        self._now = -1.0
+        self._stamp = ""
+        """The moment as text: much happens at one."""
         self.extend = self._buffer.extend
         """Takes a packed record. Open, with `pack_data`, to those for whom a call more per message is too much."""
         self.lines: deque[str] = deque(maxlen=lines_max)
@@ -42,8 +47,10 @@ class Trace:
 
     def event(self, now: float, text: str, content: bytes = b"") -> None:
         """Anything else; `content` counts for the hash and is not shown."""
+        if now != self._now:
+            self._now, self._stamp = now, repr(now)
         buffer = self._buffer
-        buffer += f"{now!r} {text}\n".encode()
+        buffer += f"{self._stamp} {text}\n".encode()
         buffer += content
         # Brokers are stepped all the time, so that looking here is enough to keep the buffer small.
         if len(buffer) > BUFFER_BYTES:
@@ -62,3 +69,18 @@ class Trace:
         copy = self._hash.copy()
         copy.update(self._buffer)
         return copy.hexdigest()
+
+
+class DataLines(Observer):
+    """Writes a line for every data message, where somebody reads."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._line = trace.line
+
+    def published(self, publisher: str, topic: str, message_id: str, now: float) -> None:
+        self._line(now, f"published {message_id}")
+
+    def delivered(
+        self, subscriber: str, message_id: str, published_s: float, now: float, *, late: bool, collected: bool
+    ) -> None:
+        self._line(now, f"delivered {subscriber} {message_id}")

@@ -28,14 +28,14 @@ from .distances import Distances
 from .injection import Faults
 from .kernel import Kernel
 from .links import Link, Message, Pipe, no_stages
-from .observer import Observer
+from .observer import Observer, overriders
 from .plane_edge import EdgePlane
 from .plane_head import HeadPlane
 from .publishers import SimPublisher
 from .scenario import EdgeSpec, HeadSpec, Scenario
 from .scenario_check import check
 from .subscribers import SimSubscriber
-from .trace import Trace
+from .trace import DataLines, Trace
 
 MARKER_BYTES: Final = 120
 """An empty message with a routing key."""
@@ -91,9 +91,13 @@ class World:
         """Subscriber and message id of what a limit on a queue cost."""
         self.redelivered: set[tuple[str, str]] = set()
         """The same of the plain messages that came again because they had not been acknowledged."""
-        self.published_to = _overriders(self.observers, "published")
-        self.delivered_to = _overriders(self.observers, "delivered")
-        self._stepped_to = _overriders(self.observers, "stepped")
+        watching = (DataLines(self.record), *self.observers) if self.record.reading else self.observers
+        self.published_to = overriders(watching, "published")
+        self.delivered_to = overriders(watching, "delivered")
+        self._stepped_to = overriders(self.observers, "stepped")
+        self._decided_to = overriders(self.observers, "decided")
+        self._edge_sampled_to = overriders(self.observers, "edge_sampled")
+        self._head_sampled_to = overriders(self.observers, "head_sampled")
         self._stopped: dict[str, set[str]] = {}
         """Per target why no link carries anything there at the moment."""
         self._last_index = 0
@@ -295,16 +299,16 @@ class World:
 
     def decided(self, broker: str, decision: Decision, now: float) -> None:
         self.record.event(now, f"decision {broker} {decision}")
-        for observer in self.observers:
-            observer.decided(broker, decision, now)
+        for decided in self._decided_to:
+            decided(broker, decision, now)
 
     def edge_sampled(self, edge: str, sample: EdgeSampled, now: float) -> None:
-        for observer in self.observers:
-            observer.edge_sampled(edge, sample, now)
+        for sampled in self._edge_sampled_to:
+            sampled(edge, sample, now)
 
     def head_sampled(self, head: str, sample: HeadSampled, now: float) -> None:
-        for observer in self.observers:
-            observer.head_sampled(head, sample, now)
+        for sampled in self._head_sampled_to:
+            sampled(head, sample, now)
 
 
 @contextmanager
@@ -324,9 +328,3 @@ def _start(client: SimPublisher | SimSubscriber) -> None:
 
 def _leave(subscriber: SimSubscriber) -> None:
     subscriber.leave()
-
-
-def _overriders(observers: tuple[Observer, ...], method: str) -> tuple[Callable[..., None], ...]:
-    """The observers that are interested: what happens a million times is told to nobody else."""
-    interested = [one for one in observers if getattr(type(one), method) is not getattr(Observer, method)]
-    return tuple(getattr(one, method) for one in interested)

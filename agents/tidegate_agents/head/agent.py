@@ -276,5 +276,6 @@ class HeadAgent:
         """Raise AssertionError if the state breaks an invariant. Called after every step in tests."""
         for check in self._dispatch.checks:
             check()
+        parts = self._dispatch.request_parts
         for part, subject in self._context.requests.values():
-            assert part in self._dispatch.request_parts, (part, subject)
+            assert part in parts, (part, subject)

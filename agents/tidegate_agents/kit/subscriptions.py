@@ -9,9 +9,14 @@ forgetting, not against forgery.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
+from typing import Final
 
 from tidegate_protocol.messages import Subscription
+
+DIGESTS_REMEMBERED_MAX: Final = 4_096
+"""A subscription comes and goes with the same line, and checks add all of them up again."""
 
 Key = tuple[str, int]
 """Subscriber and number: what names an output queue on its edge."""
@@ -59,4 +64,9 @@ def _line_digest(subscription: Subscription) -> int:
         line += f" {s.origin}"
     if s.origin_edge is not None:
         line += f" {s.origin_edge} {s.origin_number}"
+    return _digest(line)
+
+
+@lru_cache(maxsize=DIGESTS_REMEMBERED_MAX)
+def _digest(line: str) -> int:
     return int.from_bytes(sha256(line.encode()).digest()[:8], "big")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidegate_protocol.balancing.loads import BrokerLoad, PieLocal
@@ -72,6 +72,7 @@ class Detector:
     def __init__(self, edge: str, config: BalancingConfig, capacity: Capacity, policy: Policy) -> None:
         self.edge = edge
         self.session_time = SessionTime(config.session_s_first)
+        self.rule = ThresholdRule(config.threshold, config.session_s_first, config.period_s, config.margin)
         self.assessment = Assessment(LoadState.LOW, (), {})
         self.broker = BrokerSample(edge, Role.EDGE, capacity=capacity)
         """Smoothed."""
@@ -149,6 +150,7 @@ class Detector:
     def learn_session(self, session_s: float) -> None:
         """A session of ours took so long from its start until the load had moved: t_LB."""
         self.session_time = self.session_time.learned(session_s)
+        self.rule = replace(self.rule, session_s=self.session_time.average_s)
 
     # Judging
 
@@ -163,11 +165,6 @@ class Detector:
         rates = [queue.enqueue_per_s for queue in self._queues.values()]
         total = sum(rates)
         return sum(rate * rate for rate in rates) / total if total > 0.0 else 0.0
-
-    @property
-    def rule(self) -> ThresholdRule:
-        config = self._config
-        return ThresholdRule(config.threshold, self.session_time.average_s, config.period_s, config.margin)
 
     @property
     def uplink_limits(self) -> bool:
@@ -235,18 +232,24 @@ class Detector:
         self.steady_samples = self.steady_samples + 1 if steady else 0
         configured, told = self._configured, sample.capacity
         self.uplink.seen(totals, told.uplink_bytes_per_s, offered)
-        capacity = Capacity(
-            uplink_bytes_per_s=self.uplink.capacity,
-            downlink_bytes_per_s=configured.downlink_bytes_per_s or told.downlink_bytes_per_s,
-            matching_per_s=configured.matching_per_s or told.matching_per_s,
-        )
+        uplink = self.uplink.capacity
+        downlink = configured.downlink_bytes_per_s or told.downlink_bytes_per_s
+        matching = configured.matching_per_s or told.matching_per_s
+        capacity = before.capacity
+        # Capacities hardly ever change: a new record is made, and checked, only then.
+        if (uplink, downlink, matching) != (
+            capacity.uplink_bytes_per_s,
+            capacity.downlink_bytes_per_s,
+            capacity.matching_per_s,
+        ):
+            capacity = Capacity(uplink_bytes_per_s=uplink, downlink_bytes_per_s=downlink, matching_per_s=matching)
         self.broker = BrokerSample(
             self.edge,
             Role.EDGE,
             smooth(sample.bytes_in_per_s, before.bytes_in_per_s, alpha),
             offered,
             smooth(sample.messages_in_per_s, before.messages_in_per_s, alpha),
-            before.capacity if capacity == before.capacity else capacity,
+            capacity,
         )
 
     # Hints

@@ -38,6 +38,9 @@ QUEUE_FINDINGS_MAX: Final = 64
 """How many queues past their threshold get a finding each: the worst."""
 
 
+NO_QUEUES: Final[frozenset[str]] = frozenset()
+
+
 class JudgedQueue(Protocol):
     """What judging a queue needs of it."""
 
@@ -88,7 +91,7 @@ class Assessment:
     infeasible: tuple[str, ...] = ()
     migrating: int = 0
     """How many queues were left out for that reason."""
-    overloaded_queues: frozenset[str] = frozenset()
+    overloaded_queues: frozenset[str] = NO_QUEUES
     """All of them; of the queues past their threshold `findings` holds the worst only."""
     unnamed: int = 0
     """How many queues past their threshold have no finding of their own."""
@@ -100,8 +103,7 @@ class Assessment:
     @property
     def overloaded_metrics(self) -> tuple[Metric, ...]:
         """The metrics to relieve, in the order of `Metric`."""
-        found = {finding.metric for finding in self.overloads}
-        return tuple(metric for metric in Metric if metric in found)
+        return tuple(sorted({finding.metric for finding in self.overloads}, key=_METRIC_ORDER.__getitem__))
 
     def decision(self, broker: str, hints: Hints | None = None) -> LoadStateChanged:
         named = self.findings[:NAMED_MAX]
@@ -166,7 +168,7 @@ def assess(
         tuple(sorted(unknown)),
         tuple(sorted(infeasible)),
         migrating,
-        frozenset([name for unconfirmed, _, name, _, _, _ in past if not unconfirmed]),
+        frozenset([name for unconfirmed, _, name, _, _, _ in past if not unconfirmed]) if past else NO_QUEUES,
         max(len(past) - QUEUE_FINDINGS_MAX, 0),
     )
 

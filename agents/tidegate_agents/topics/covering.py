@@ -232,11 +232,11 @@ class CoveringSet:
         covering = {pattern for pattern in maximal if not is_exact(pattern)}
         indexed = {p for anchors in self._at_stem.values() for patterns in anchors.values() for p in patterns}
         assert indexed == covering, "the index by stem"
-        words = {word for pattern in maximal for word in literals(pattern)}
-        assert self._with_word.keys() == words, "the index by word"
-        assert all(self._with_word[word] == {p for p in maximal if word in literals(p)} for word in words), (
-            "the index by word"
-        )
+        with_word: dict[str, set[str]] = {}
+        for pattern in maximal:
+            for word in literals(pattern):
+                _include(with_word, word, pattern)
+        assert self._with_word == with_word, "the index by word"
         assert self._under_stem.get((), set()) == maximal, "the index below stems"
         assert all(count > 0 for count in self._counts.values()), "a pattern counted zero times"
         assert maximal | self._witness.keys() == self._counts.keys(), "a pattern neither maximal nor below one"
@@ -247,7 +247,7 @@ class CoveringSet:
             assert covers(witness, pattern), f"{pattern} hangs below {witness}, which does not cover it"
             assert pattern > witness or not covers(pattern, witness), f"{pattern} should stand for {witness}"
         for pattern in maximal:
-            assert not any(covers(other, pattern) for other in maximal if other != pattern), f"{pattern} is covered"
+            assert not any(covers(other, pattern) for other in covering if other != pattern), f"{pattern} is covered"
 
 
 def _include(index: dict[Key, set[str]], key: Key, pattern: str) -> None:

@@ -15,6 +15,7 @@ Knows nothing of messages, time or who is alive.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -150,7 +151,9 @@ class RouteTable:
 
     def take_changes(self) -> list[LinkChange]:
         """What has to be bound and unbound, link by link; counted as done."""
-        changes = []
+        changes: list[LinkChange] = []
+        if not self._dirty:
+            return changes  # asked after every event
         for target in sorted(self._dirty):
             add, remove = self._targets[target].bound.take()
             if add or remove:
@@ -224,7 +227,7 @@ class RouteTable:
             assert wanted <= future, f"a needed pattern is not bound on the link to {name}"
         for name, offer in self.offers.items():
             offer.patterns.validate()
-            truth = CoveringSet(p for t, e in self._targets.items() if t != name for p in e.needs.maximal)
-            assert offer.patterns.maximal == truth.maximal, f"offer to {name}"
+            needed = Counter(p for t, e in self._targets.items() if t != name for p in e.needs.maximal)
+            assert {p: offer.patterns.count(p) for p in offer.patterns} == needed, f"offer to {name}"
             future = (offer.mirror.held | offer.mirror.missing) - offer.mirror.surplus
             assert future == offer.patterns.maximal, f"what {name} is told"

@@ -101,6 +101,8 @@ class Waits:
 
     def take_finished(self) -> list[Wait]:
         """The waits that have ended since this was last asked."""
+        if not self._finished:
+            return []  # asked after every event
         finished, self._finished = list(self._finished.values()), {}
         return finished
 

@@ -218,7 +218,7 @@ class AckLedger:
         if self._bulk > self._sent:
             acks.append((self._bulk, True))
             self._sent = self._bulk
-        if final or len(self._ahead) >= self._singles_at:
+        if self._ahead and (final or len(self._ahead) >= self._singles_at):
             acks += [(tag, False) for tag in sorted(self._ahead)]
             self._done_singly |= self._ahead
             self._ahead.clear()

@@ -162,7 +162,8 @@ class Recorder(Observer):
     def delivered(
         self, subscriber: str, message_id: str, published_s: float, now: float, *, late: bool, collected: bool
     ) -> None:
-        self._judges[subscriber].take(*stream_of(message_id), collected=collected)
+        stream, sequence = stream_of(message_id)
+        self._judges[subscriber].take(stream, sequence, collected=collected)
         if late:
             topic = self._pattern[subscriber]
             self.late[topic] += 1

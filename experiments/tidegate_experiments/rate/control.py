@@ -54,8 +54,8 @@ class FlowNetwork(ControlNetwork):
 
     def _wire(self, sender: str, receiver: str, message: ControlMessage) -> ControlMessage:
         self.kinds[message.kind] += 1
-        for observer in self._observers:
-            observer.control_sent(sender, receiver, message.kind, self._kernel.now)
+        for control_sent in self._control_sent_to:
+            control_sent(sender, receiver, message.kind, self._kernel.now)
         if self._traced:
             self.trace(f"{sender} > {receiver} {message!r}")
         return decode(encode(message)) if self._wired else message

@@ -143,7 +143,7 @@ class Deliveries(Checker):
     ) -> None:
         owed, came, in_turn = self._owed[subscriber], self._came[subscriber], self._in_turn[subscriber]
         stream, sequence = stream_of(message_id)
-        if stream.partition("~")[0] in self._hostile:
+        if self._hostile and stream.partition("~")[0] in self._hostile:
             return
         excused = False
         if self._plain.knows(stream):
@@ -166,12 +166,13 @@ class Deliveries(Checker):
             return
         if view.was_dropped(self._world, subscriber, message_id):
             return
-        following, key = in_turn.following(stream, life), (subscriber, life, stream)
+        key = (subscriber, life, stream)
         if not collected:
             self._patience.came(key, now)
-        elif self._patience.is_over(key, sequence > following, now):
+        elif self._patience.is_over(key, sequence > in_turn.following(stream, life), now):
             return
         if in_turn.take(stream, sequence, life=life, collected=collected) is Wrong.OUT_OF_ORDER:
+            following = in_turn.following(stream, life)
             self.report(now, f"{subscriber} got {message_id} after {stream}:{following - 1}", Wrong.OUT_OF_ORDER)
 
     # Lost

@@ -15,9 +15,7 @@ from tidegate_agents.machine import (
     Action,
     Event,
     HeadSampled,
-    MessageReceived,
     Reply,
-    ReplyReceived,
     Send,
 )
 from tidegate_protocol.balancing.abroad import AcceptEnd, AcceptRequest, RemoteLoads
@@ -25,6 +23,7 @@ from tidegate_protocol.balancing.loads import BrokerLoad
 from tidegate_protocol.balancing.sessions import BalanceCandidates, BalancePlan, LoadReply, PlannedMove
 from tidegate_protocol.decisions import AcceptanceEnded, Decision, MigrationEnded
 from tidegate_protocol.messages import ControlMessage, OutputPrepare
+from tidegate_simulator.observer import HEARD
 from tidegate_simulator.scenario import FaultKind
 
 from .base import Checker
@@ -99,7 +98,7 @@ class PromisesCounted(Checker):
         self._crashes = sorted((f.at_s, f.target) for f in world.scenario.faults if f.kind is FaultKind.CRASH)
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
-        if isinstance(event, MessageReceived | ReplyReceived):
+        if isinstance(event, HEARD):
             self._heard(broker, event.message)
         for action in actions:
             match action:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Set as AbstractSet
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tidegate_agents.machine import Action, Event, Send, SendClient
@@ -35,6 +36,10 @@ _DEAF: Final = frozenset({FaultKind.CRASH, FaultKind.FREEZE, FaultKind.EDGE_DOWN
 """What keeps an edge from hearing what it is told, besides a bad connection."""
 _NOT_COUNTED: Final = frozenset({"story", "_log", "config", "_config"})
 """The story and the log of plain messages have bounds of their own; a configuration is given, not grown."""
+
+_LEAVES: Final = (str, float, int, bool, type(None))
+"""Most of what is found: it holds nothing."""
+_SEQUENCES: Final = (list, set, frozenset, deque, tuple)
 
 
 class OnePlaceEach(Checker):
@@ -208,21 +213,27 @@ def entries(machine: object) -> int:
     count = 0
     while to_visit:
         one = to_visit.pop()
-        if id(one) in seen:
+        if isinstance(one, _LEAVES) or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, Mapping):
-            count += len(one)
-            to_visit += one.values()
-        elif isinstance(one, list | set | frozenset | deque | tuple):
+        if isinstance(one, _SEQUENCES):
             count += len(one)
             to_visit += one
+        elif isinstance(one, Mapping):
+            count += len(one)
+            to_visit += one.values()
         elif type(one).__module__.startswith(("tidegate_agents", "tidegate.")):
-            to_visit += (value for name, value in _fields(one) if name not in _NOT_COUNTED)
+            to_visit += _fields(one)
     return count
 
 
-def _fields(one: object) -> list[tuple[str, object]]:
-    names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
-    found = [(name, getattr(one, name)) for name in names if hasattr(one, name)]
-    return found + list(getattr(one, "__dict__", {}).items())
+def _fields(one: object) -> list[object]:
+    """The values of all fields of an object that count."""
+    found = [getattr(one, name) for name in _slots(type(one)) if hasattr(one, name)]
+    return found + [value for name, value in getattr(one, "__dict__", {}).items() if name not in _NOT_COUNTED]
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    names = (name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
+    return tuple(name for name in names if name not in _NOT_COUNTED)

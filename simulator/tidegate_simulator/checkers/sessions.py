@@ -15,7 +15,6 @@ from tidegate_agents.machine import (
     Event,
     MessageReceived,
     Reply,
-    ReplyReceived,
     Send,
     SendClient,
 )
@@ -23,6 +22,7 @@ from tidegate_protocol.balancing.migrations import MigrateOrder, MigrationReport
 from tidegate_protocol.balancing.sessions import BalanceRequest, SessionNotice, SessionPhase
 from tidegate_protocol.decisions import Decision, DrainOrder, DrainOrdered
 from tidegate_protocol.messages import Refusal
+from tidegate_simulator.observer import HEARD
 from tidegate_simulator.scenario import FaultKind, Scenario
 
 from .base import Checker
@@ -162,7 +162,7 @@ class NoOscillation(Checker):
             change(decision.edge)
 
     def stepped(self, broker: str, event: Event, actions: list[Action], now: float) -> None:
-        if isinstance(event, MessageReceived | ReplyReceived):
+        if isinstance(event, HEARD):
             message = event.message
             if isinstance(message, MigrationReport) and message.stage is MigrationStage.MOVED:
                 self._moved(broker, message, now)

@@ -18,8 +18,9 @@ from tidegate_agents.edge.agent import EdgeAgent
 from tidegate_agents.load.metrics import BrokerSample, Role, SubscriptionSample
 from tidegate_agents.load.states import THRESHOLDS
 from tidegate_agents.machine import DropCount, DropsCounted, EdgeSampled, Started
-from tidegate_protocol.decisions import BY_KIND, LABELS as REASONS, DropReason, RelayOutcome, SetAsideReason
+from tidegate_protocol.decisions import BY_KIND, LABELS as REASONS, DropReason, Quota, RelayOutcome, SetAsideReason
 from tidegate_protocol.messages import Capacity, Subscription
+from tidegate_protocol.operations import QuotaUse
 from tidegate_protocol.parts import LoadState
 from tidegate_protocol.telemetry import LatencyDigest
 
@@ -31,6 +32,7 @@ from ..telemetry.gauges import TelemetryMetrics
 from .deliveries import DeliveryMetrics
 from .drops import DropMetrics
 from .load import EdgeLoadMetrics, HeadLoadMetrics
+from .quotas import QuotaMetrics
 from .records import HeadRecordMetrics, RecordMetrics
 
 CAPACITY: Final = Capacity(uplink_bytes_per_s=1e6, downlink_bytes_per_s=1e6, matching_per_s=1e3)
@@ -181,6 +183,8 @@ def _head() -> CollectorRegistry:
     registry = CollectorRegistry()
     _counted(registry, "head")
     QuarantineMetrics(registry).expect("target")
+    use = QuotaUse(account="a", tenant="", quota=Quota.SUBSCRIPTIONS, used=1, limit=1)
+    registry.register(QuotaMetrics(lambda: (use,)))
     sensed = Sensed(BrokerSample("b", Role.HEAD, capacity=CAPACITY))
     registry.register(HeadLoadMetrics(sensed, lambda: LoadState.LOW, lambda: False))
     registry.register(SensedCollector(sensed, _trips, lambda: 1e6, lambda queue: None, 0))
