@@ -7,7 +7,7 @@ with what there is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Hashable, Mapping, Set as AbstractSet
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -229,11 +229,13 @@ def entries(machine: object) -> int:
 
 def _fields(one: object) -> list[object]:
     """The values of all fields of an object that count."""
-    found = [getattr(one, name) for name in _slots(type(one)) if hasattr(one, name)]
+    kind: Hashable = type(one)
+    found = [getattr(one, name) for name in _slots(kind) if hasattr(one, name)]
     return found + [value for name, value in getattr(one, "__dict__", {}).items() if name not in _NOT_COUNTED]
 
 
 @cache
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: Hashable) -> tuple[str, ...]:
+    assert isinstance(kind, type)
     names = (name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
     return tuple(name for name in names if name not in _NOT_COUNTED)

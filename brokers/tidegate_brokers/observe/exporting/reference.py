@@ -56,7 +56,7 @@ PARTS: Final = {
     "quarantine": "link",
     "requests": "control", "connection": "control", "rules": "control", "rabbitmq": "sensing",
     "record": "telemetry", "agent": "process", "build": "process", "event": "process", "actions": "process",
-    "publishers": "broker", "dropped": "output",
+    "publishers": "broker", "quota": "broker", "dropped": "output",
 }  # fmt: skip
 """Under which heading the parts go that have none of their own."""
 ROLES: Final = {
