@@ -7,9 +7,9 @@ with what there is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate_agents.machine import Action, Event, Send, SendClient
 from tidegate_protocol.balancing.migrations import MigrateOrder
@@ -229,13 +229,12 @@ def entries(machine: object) -> int:
 
 def _fields(one: object) -> list[object]:
     """The values of all fields of an object that count."""
-    kind: Hashable = type(one)
+    kind: Any = type(one)
     found = [getattr(one, name) for name in _slots(kind) if hasattr(one, name)]
     return found + [value for name, value in getattr(one, "__dict__", {}).items() if name not in _NOT_COUNTED]
 
 
 @cache
-def _slots(kind: Hashable) -> tuple[str, ...]:
-    assert isinstance(kind, type)
+def _slots(kind: type) -> tuple[str, ...]:
     names = (name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
     return tuple(name for name in names if name not in _NOT_COUNTED)
