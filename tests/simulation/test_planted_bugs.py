@@ -27,6 +27,8 @@ from tidegate_simulator.checkers import Violation
 from tidegate_simulator.runner import Plant, run_seed
 
 SEEDS_MAX = 200
+FIRST_SEEDS = {"believe_every_id": 68, "ignore_promises": 124, "release_what_was_held_backwards": 23}
+"""Where a bug shows, as long as seeds take the course that they take now: these are tried first, then all others."""
 
 
 @contextmanager
@@ -134,7 +136,8 @@ def test_a_planted_bug_is_noticed_in_messages_without_ids(plant: Plant, expected
 
 
 def assert_noticed(plant: Plant, wanted: Callable[[Violation], bool]) -> None:
-    for seed in range(1, SEEDS_MAX + 1):
+    first = FIRST_SEEDS.get(plant.__name__, 1)
+    for seed in (*range(first, SEEDS_MAX + 1), *range(1, first)):
         if any(wanted(violation) for violation in run_seed(seed, plant=plant).violations):
             assert not run_seed(seed).failed, f"seed {seed} fails without the planted bug as well"
             return
