@@ -26,7 +26,8 @@ STRICT = os.environ.get("CI", "").lower() == "true"
 
 LONGEST = (
     "system/test_compose.py", "integration/analytics/", "system/test_session_faults.py", "integration/test_brokers.py",
-    "system/", "integration/test_faults.py", "integration/test_embedded_cluster.py", "integration/", "simulation/",
+    "integration/test_faults.py", "integration/test_migration.py", "integration/test_alarms.py", "system/",
+    "integration/test_embedded_cluster.py", "integration/", "simulation/",
     "property/", "unit/",
 )  # fmt: skip
 """Folders and files in the order in which they run; the first one that fits an item counts.
@@ -39,6 +40,8 @@ SPARK = (
     "integration/analytics/test_analytics_cli.py", "integration/test_stream_source.py",
 )  # fmt: skip
 """Files whose tests share a Spark, of which each worker would start one: the same worker runs them all."""
+NODES = tuple(f"integration/test_{name}.py" for name in ("faults", "migration", "alarms"))
+"""Files whose tests borrow three RabbitMQs at a time: the same worker runs them, and starts six."""
 
 
 def begins_with(path: str, *beginnings: str) -> bool:
@@ -56,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """Like `--dist loadfile`, with all files of Spark for the same worker."""
+    """Like `--dist loadfile`, but that files which share something costly are for the same worker."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -64,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "Spark" if begins_with(file, *SPARK) else file
+            return next((files[0] for files in (SPARK, NODES) if begins_with(file, *files)), file)
 
     return Scheduling(config, log)
 

@@ -300,15 +300,18 @@ async def rabbit_nodes(
     installation: Installation | None = None,
     plugins: Sequence[str] = PLUGINS,
     options: Mapping[str, object] | None = None,
+    password: str | None = None,
 ) -> AsyncIterator[dict[str, ChildNode]]:
-    """Bare nodes without anything of ours on them, booted at once; gone afterwards. `options`: for rabbitmq.conf."""
+    """Bare nodes without anything of ours on them, booted at once; gone afterwards. `options`: for rabbitmq.conf.
+    They have the same password, a new one where none is given.
+    """
     installation = installation or find_installation()
     ports = Ports()
     try:
         async with Guard() as guard:
-            password = new_password()
+            secret = password or new_password()
             nodes = {
-                name: ChildNode(guard, installation, name, NodePorts.reserve(ports), password, plugins, options)
+                name: ChildNode(guard, installation, name, NodePorts.reserve(ports), secret, plugins, options)
                 for name in names
             }
             try:

@@ -7,7 +7,6 @@ is skipped, and says so; in CI that counts as a failure.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,9 +45,9 @@ async def node(backend: str, pool: NodePool) -> AsyncIterator[RabbitNode]:
 
 
 @pytest.fixture
-def launch(backend: str, pool: NodePool, tmp_path: Path) -> Launch:
+def launch(backend: str, pool: NodePool) -> Launch:
     """Start clusters on the backend."""
-    return launcher(backend, pool, tmp_path)
+    return launcher(backend, pool)
 
 
 @pytest.fixture

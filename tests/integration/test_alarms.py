@@ -6,19 +6,19 @@ import asyncio
 
 from click.testing import CliRunner
 
-from tests.support.containers import ContainerNode
+from tests.support.node_pool import LentNode
 from tests.support.waiting import eventually
 from tidegate import AsyncSubscriber
 from tidegate_cli.main import cli
 from tidegate_embedded.cluster import EmbeddedCluster
-from tidegate_embedded.nodes import ChildNode, RabbitNode
+from tidegate_embedded.nodes import RabbitNode
 
 ENOUGH = "disk_free_limit.absolute = 50MB"
 NEVER_ENOUGH = "disk_free_limit.absolute = 1000000GB"
 
 
 async def restart_with(node: RabbitNode, before: str, after: str) -> None:
-    assert isinstance(node, ChildNode | ContainerNode)
+    assert isinstance(node, LentNode)
     text = node.configuration.read_text()
     assert before in text
     node.configuration.write_text(text.replace(before, after))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any, Final
 
 from tests.support.containers import ContainerNode
 from tests.support.node_pool import LentToCluster, NodePool
 from tidegate_embedded.cluster import EmbeddedCluster
 from tidegate_embedded.nodes import NodePorts, RabbitNode, new_password, rabbit_nodes
+from tidegate_embedded.plan import all_brokers
 from tidegate_embedded.ports import Ports
 from tidegate_embedded.topology import Topology
 
@@ -23,17 +25,21 @@ Launch = Callable[..., AbstractAsyncContextManager[EmbeddedCluster]]
 """Like `EmbeddedCluster`, on the backend of the test."""
 
 
+PASSWORD: Final = new_password()
+"""Of all nodes: the clients of a cluster have one for the RabbitMQs of all its brokers."""
+
+
 @asynccontextmanager
 async def one_node(
     backend: str, directory: Path, options: Mapping[str, object] | None = None, folder: Path | None = None
 ) -> AsyncIterator[RabbitNode]:
     """One bare RabbitMQ on a backend; `directory` is for what a container needs, `folder` for files of the options."""
     if backend == "native":
-        async with rabbit_nodes(["rabbit"], options=options) as nodes:
+        async with rabbit_nodes(["rabbit"], options=options, password=PASSWORD) as nodes:
             yield nodes["rabbit"]
         return
     with closing(Ports()) as ports:
-        container = ContainerNode("rabbit", NodePorts.reserve(ports), new_password(), directory, options, folder)
+        container = ContainerNode("rabbit", NodePorts.reserve(ports), PASSWORD, directory, options, folder)
         try:
             await container.start()
             yield container
@@ -41,40 +47,16 @@ async def one_node(
             await container.remove()
 
 
-def launcher(backend: str, pool: NodePool, directory: Path) -> Launch:
-    """Starts clusters on a backend; `directory` is for what containers need. Compact ones borrow their RabbitMQ."""
+def launcher(backend: str, pool: NodePool) -> Launch:
+    """Starts clusters on a backend. They borrow their RabbitMQs: compact ones one, others one for each broker."""
 
     @asynccontextmanager
-    async def compact(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
-        async with pool.lend(backend) as node:
-            lent = LentToCluster(pool, node)
-            async with EmbeddedCluster(topology, compact=True, node_factory=lambda *_: lent, **options) as cluster:
-                yield cluster
+    async def launch(topology: Topology, *, compact: bool = False, **options: Any) -> AsyncIterator[EmbeddedCluster]:
+        async with AsyncExitStack() as stack:
+            count = 1 if compact else len(list(all_brokers(topology)))
+            lent = await asyncio.gather(*(stack.enter_async_context(pool.lend(backend)) for _ in range(count)))
+            nodes = [LentToCluster(pool, node) for node in lent]
+            made = EmbeddedCluster(topology, compact=compact, node_factory=lambda *_: nodes.pop(), **options)
+            yield await stack.enter_async_context(made)
 
-    @asynccontextmanager
-    async def native(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
-        async with EmbeddedCluster(topology, **options) as cluster:
-            yield cluster
-
-    @asynccontextmanager
-    async def container(topology: Topology, **options: bool) -> AsyncIterator[EmbeddedCluster]:
-        nodes: list[ContainerNode] = []
-        files = Path(tempfile.mkdtemp(prefix="containers-", dir=directory))
-
-        def make(name: str, ports: NodePorts, password: str) -> ContainerNode:
-            nodes.append(ContainerNode(name, ports, password, files))
-            return nodes[-1]
-
-        try:
-            async with EmbeddedCluster(topology, node_factory=make, **options) as cluster:
-                yield cluster
-        finally:
-            for node in nodes:
-                await node.remove()
-
-    def chosen(topology: Topology, **options: bool) -> AbstractAsyncContextManager[EmbeddedCluster]:
-        if options.pop("compact", False):
-            return compact(topology, **options)
-        return (native if backend == "native" else container)(topology, **options)
-
-    return chosen
+    return launch

@@ -1,6 +1,7 @@
 """RabbitMQ nodes that tests share, one test or module after the other.
 
 A node takes longer to boot than most tests take to run. So a node is lent, comes back, is made empty and is lent again.
+Clusters whose brokers have a RabbitMQ each borrow as many.
 Nodes run in an event loop and a thread of the pool, since the loop of a test ends with the test or with its module.
 
 Invariant: a node that is lent has an empty default virtual host, no other one, and no user but its administrator. It
@@ -14,12 +15,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from tidegate_embedded.nodes import RabbitNode, create_vhost, management_url
+from tests.support.containers import ContainerNode
+from tidegate_embedded.nodes import ChildNode, RabbitNode, create_vhost, management_url
 
 DEFAULT_VHOST: Final = "/"
 CLEANING_TIMEOUT_S: Final = 30.0
@@ -48,6 +51,12 @@ class LentNode:
         self.prometheus_port = node.prometheus_port
         self.user = node.user
         self.password = node.password
+
+    @property
+    def configuration(self) -> Path:
+        """The file that it reads when it starts; to restore it is up to the borrower, too."""
+        assert isinstance(self._node, ChildNode | ContainerNode)
+        return self._node.configuration
 
     async def start(self) -> None:
         await self._pool.run(self._node.start())

@@ -82,7 +82,7 @@ class Stage:
             await self.stack.aclose()
         if self.arena is None:
             self.boots += 1
-            launch = launcher(backend, self.pool, self.directory)
+            launch = launcher(backend, self.pool)
             made = arena(launch, self.directory / f"load-{self.boots}", EDGES, compact=compact)
             self.arena, self.kind = await self.stack.enter_async_context(made), (backend, compact)
         self.arena.load.forget_mishaps()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONGEST, SPARK
+from tests.conftest import LONGEST, NODES, SPARK
 
 ROOT = Path(__file__).parents[2]
 FUNCTION_LINES_MAX = 60
@@ -373,7 +373,7 @@ def test_declared_names_are_read(tmp_path: Path) -> None:
 
 def test_tests_take_turns_by_names_that_are_there() -> None:
     tests = ROOT / "tests"
-    assert [name for name in (*LONGEST, *SPARK) if not (tests / name).exists()] == []
+    assert [name for name in (*LONGEST, *NODES, *SPARK) if not (tests / name).exists()] == []
     takes_spark = re.compile(r"^(async )?def (test_|command).*\bspark: SparkSession", re.MULTILINE | re.DOTALL)
     using = {path.relative_to(tests).as_posix() for path, text in texts(tests) if takes_spark.search(text)}
     assert {name for name in using if name.startswith("integration")} == set(SPARK)
