@@ -69,16 +69,7 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         )
     )
     runtime = Runtime(agent, metrics)
-    plane = HeadPlane(
-        name=config.name,
-        url=config.url,
-        neighbours=frozenset(n.name for n in config.neighbours),
-        link_limit_bytes=config.link_limit_bytes,
-        link_prefetch=config.link_prefetch,
-        link_authorities=config.link_authorities,
-        link_certificate=(config.link_cert_file, config.link_key_file),
-        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
-    )
+    plane = _plane(config, runtime)
     _count_routes(plane, metrics)
     look = partial(_look_at_links, plane, metrics)
     worker = PlaneWorker(plane, config.url, management, runtime.post, metrics, look, ROUTINE_PERIODS * config.period_s)
@@ -111,6 +102,19 @@ def _build(config: HeadConfig, management: Management, metrics: BrokerMetrics) -
         others=tuple(neighbours.values()),
         senses=senses.tasks,
         telemetry=telemetry,
+    )
+
+
+def _plane(config: HeadConfig, runtime: Runtime) -> HeadPlane:
+    return HeadPlane(
+        name=config.name,
+        url=config.url,
+        neighbours=frozenset(n.name for n in config.neighbours),
+        link_limit_bytes=config.link_limit_bytes,
+        link_prefetch=config.link_prefetch,
+        link_authorities=config.link_authorities,
+        link_certificate=(config.link_cert_file, config.link_key_file),
+        fences=FenceWatch(lambda key: runtime.post(FenceArrived(key))),
     )
 
 
