@@ -35,7 +35,7 @@ def filled(inbox: Inbox, ages_ms: list[int]) -> None:
     for tag, age_ms in enumerate(ages_ms, start=1):
         inbox.receive(ledger, tag, "t", b"", None, None, False, 0.0)
         message = inbox.buffer.popleft()
-        message.published_us = 1_000_000
+        message.published_us, message.time_checked = 1_000_000, True
         inbox.hand_over(message, 1.0 + age_ms / 1000)
 
 
