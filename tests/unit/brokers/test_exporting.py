@@ -36,7 +36,7 @@ from tidegate_simulator.world import World
 ROOT = Path(__file__).parents[3]
 SUBSCRIPTIONS = 10_000
 TOPICS_MAX, QUEUES_MAX = 50, 200
-PER_TOPIC_ON_EDGE, PER_TOPIC_ON_HEAD, PER_QUEUE = 10, 45, 6
+PER_TOPIC_ON_EDGE, PER_TOPIC_ON_HEAD, PER_QUEUE = 10, 46, 6
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
