@@ -162,8 +162,8 @@ class Inbox:
         message = Message(topic, body, message_id, headers, redelivered, self.deadline_s, time_us, account)
         if self.checked_times:
             message.published_us, message.time_checked = checked_time(time_us, stamped_us(headers))
-        elif verdict is Verdict.FOREIGN:
-            message.time_checked = False
+        else:
+            message.time_checked = verdict is not Verdict.FOREIGN
         message.ledgers.append((ledger, tag))
         if identity is not None:
             message.identity = identity

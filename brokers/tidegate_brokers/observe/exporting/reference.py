@@ -274,7 +274,7 @@ _BOUNDS: Final = """
 ## How many series there are
 
 What clients choose does not decide it. An edge has at most 10 · (`topic_series_max` + 1) for topics and 7 ·
-`output_series_max` for queues, a head at most 45 · (`topic_series_max` + 1) for topics; both have a few hundred
+`output_series_max` for queues, a head at most 46 · (`topic_series_max` + 1) for topics; both have a few hundred
 others, most of them one per kind of control message and per kind of decision with its reason that have occurred.
 """
 
