@@ -234,7 +234,7 @@ def _check(job: str, lake_path: str | None, urls: tuple[str, ...], given: dict[s
 def _options(given: dict[str, Any]) -> Options:
     from tidegate_analytics.jobs import Options
 
-    return Options(**{field.name: given[field.name] for field in fields(Options)})
+    return Options(**{field.name: given[field.name] for field in fields(Options) if field.name in given})
 
 
 def _day(moment: datetime | None) -> date | None:
