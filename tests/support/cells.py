@@ -385,7 +385,8 @@ async def try_ordering(guarded: Guarded, edge: str, cells: Sequence[Cell]) -> li
             deadline_us=DEADLINE_US,
             expires_s=60,
         )
-        answer = await head.ask_raw(encode(OutputPrepare(subscription=wanted)), broker_key(edge))
+        request = encode(OutputPrepare(subscription=wanted))
+        answer = await head.ask_raw(request, broker_key(edge), user_id=broker_user("head"))
         refused = isinstance(answer, Refusal) and answer.reason is RefusalReason.NOT_ALLOWED
         right = isinstance(answer, OutputReady) if cell.allowed else refused
         return None if right else f"{cell}: {answer}"
