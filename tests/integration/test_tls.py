@@ -47,7 +47,7 @@ class Secured:
         self.node = node
         self.ports = ports
         layout = directory / "layout.toml"
-        layout.write_text(LAYOUT.format(host="localhost", port=ports["amqps"]))
+        layout.write_text(LAYOUT.format(host="localhost", port=ports["amqps"], management=ports["https"]))
         self.access = Access(Layout.load(layout), directory, {}, str(directory / "tls"))
 
     def url(self, user: str, authority: str = "tls") -> str:
@@ -67,7 +67,7 @@ class Secured:
         lines = [
             line for line in (folder / "broker.toml").read_text().splitlines() if line.partition(" ")[0] not in options
         ]
-        lines += [f"{option} = {json.dumps(value)}" for option, value in options.items()]
+        lines[:0] = [f"{option} = {json.dumps(value)}" for option, value in options.items()]
         file = folder / f"whole{len(changes)}.toml"
         file.write_text("\n".join(lines) + "\n")
         role = "head" if broker == "head" else "edge"
