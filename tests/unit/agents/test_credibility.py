@@ -82,6 +82,9 @@ def test_an_account_that_publishes_in_silence_has_a_vote_on_what_is_usual() -> N
     assert sample.round_trip_s == ROUND_TRIP_S_FLOOR
     (alone,) = believed((claim("rival", 5.0, trip_s=60.0),), {**measured(rival=5.0), **measured()}).samples
     assert alone.round_trip_s == ROUND_TRIP_S_CAP
+    listening = {**measured(rival=5.0), "siren": AccountSample("siren", connections=1)}
+    (first,) = believed((claim("rival", 5.0, trip_s=60.0),), listening).samples
+    assert first.round_trip_s == ROUND_TRIP_S_FLOOR, "the first to publish does not decide for all"
 
 
 def test_what_an_honest_publisher_may_say_is_clipped_and_names_nobody() -> None:

@@ -186,11 +186,15 @@ def _clipped(
 
 def _round_trip_bound_s(claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample] | None) -> float:
     """Each account that is measured to publish has one vote, the middle of what its publishers say, or nothing if it is
-    silent; of two middles the smaller counts. While nothing was measured, every account that reports has one.
+    silent; of two middles the smaller counts. While nothing was measured, every account that reports has one. A single
+    vote counts where there is nobody else.
     """
     voters = {account for account in claims if measured is None or not account}
     if measured is not None:
-        voters |= {one.account for one in measured.values() if one.published_per_s > 0.0 and "." not in one.account}
+        people = [one for one in measured.values() if "." not in one.account]
+        voters |= {one.account for one in people if one.published_per_s > 0.0}
+        if len(voters) == 1 and len(people) > 1:
+            return ROUND_TRIP_S_FLOOR  # one account alone does not decide for those who are about to publish
     votes = []
     for account in voters:
         said = claims.get(account, ())
