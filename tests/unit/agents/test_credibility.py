@@ -94,6 +94,15 @@ def test_what_an_honest_publisher_may_say_is_clipped_and_names_nobody() -> None:
     assert not found.untrue
 
 
+def test_where_only_the_loudest_were_measured_the_others_are_believed_as_much_as_comes_in() -> None:
+    claims = (claim("buoy", 100.0), claim("quiet", 2.0), claim("rival", 1e6))
+    found = believed(claims, measured(buoy=100.0), 200.0, complete=False)
+    assert {one.publisher: one.messages_per_s for one in found.samples} == {
+        "buoy~1": 100.0, "quiet~1": 2.0, "rival~1": 300.0,
+    }  # fmt: skip
+    assert {one.publisher for one in found.untrue} == {"rival~1"}
+
+
 def test_credit_is_spent_by_reporting_and_renewed_by_publishing() -> None:
     credit = Credit()
     silent, publishing = measured(buoy=1.0), measured(rival=1.0)
