@@ -58,6 +58,8 @@ class Senders:
 
     connections: list[Json]
     channels: list[Json]
+    complete: bool = True
+    """Whether there are no others."""
 
 
 class Management:
@@ -162,13 +164,15 @@ class Management:
 
         The lists of one virtual host know no pages, so that those of all are asked for. Statistics are seconds old.
         """
-        mine, found = unquote(self._vhost), {}
+        mine, found, total = unquote(self._vhost), {}, 0
         for what, columns in SENDER_COLUMNS.items():
             query = f"page=1&page_size={rows}&sort={SENDER_ORDER[what]}&sort_reverse=true"
             answer = self._object(await self._get(f"{what}?{query}&columns={columns}"))
             items = self._list(answer.get("items", [])) if answer is not None else []
             found[what] = [item for item in items if item.get("vhost") == mine]
-        return Senders(found["connections"], found["channels"])
+            count = answer.get("total_count", 0) if answer is not None else 0
+            total = max(total, count if isinstance(count, int) else 0)
+        return Senders(found["connections"], found["channels"], complete=total <= rows)
 
     # Users, for the warden: these need the tag `administrator`
 

@@ -51,6 +51,8 @@ class AccountWatch:
         self._measured: dict[str, AccountSample] | None = None
         self._moment_s = float("-inf")
         self._news = False
+        self.complete = True
+        """Whether everybody who sends is among what was measured."""
         self._problem: str | None = None
 
     async def run(self) -> None:
@@ -72,7 +74,7 @@ class AccountWatch:
     def taken(self, found: Senders, now_s: float, wall_s: float) -> None:
         """Take over what RabbitMQ has answered."""
         self._measured = {sample.account: sample for sample in account_samples(found, wall_s)}
-        self._moment_s, self._news = now_s, True
+        self._moment_s, self._news, self.complete = now_s, True, found.complete
 
     def measured(self, now_s: float) -> dict[str, AccountSample] | None:
         """What is known of each account; None while nothing is."""

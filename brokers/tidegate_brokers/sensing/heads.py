@@ -170,9 +170,14 @@ class HeadSampler:
 
     def _believed(self, moment_s: float, published_per_s: float) -> Believed:
         claims = self.publishers.claims(moment_s)
-        measured = self._accounts.measured(moment_s) if self._accounts is not None else None
-        unverified = self._credit.left(moment_s, sorted({claim.account for claim in claims}), measured)
-        return believed(claims, measured, published_per_s, unverified, self._may_publish)
+        accounts = self._accounts
+        measured = accounts.measured(moment_s) if accounts is not None else None
+        if measured and published_per_s > 0.0 and not any(one.published_per_s for one in measured.values()):
+            measured = None  # a RabbitMQ without such statistics, or one that has none yet
+        complete = accounts is None or accounts.complete
+        claiming = sorted({claim.account for claim in claims})
+        unverified = self._credit.left(moment_s, claiming, measured if complete else None)
+        return believed(claims, measured, published_per_s, unverified, self._may_publish, complete=complete)
 
     def _learn_sizes(self, answer: Exposition) -> None:
         if not answer.has(MESSAGE_BYTES):

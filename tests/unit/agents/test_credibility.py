@@ -81,6 +81,9 @@ def test_an_account_that_publishes_in_silence_has_a_vote_on_what_is_usual() -> N
     assert sample.round_trip_s == ROUND_TRIP_S_FLOOR
     (alone,) = believed((claim("rival", 5.0, trip_s=60.0),), {**measured(rival=5.0), **measured()}).samples
     assert alone.round_trip_s == ROUND_TRIP_S_CAP
+    listening = {**measured(rival=5.0), "siren": AccountSample("siren", connections=1)}
+    (first,) = believed((claim("rival", 5.0, trip_s=60.0),), listening).samples
+    assert first.round_trip_s == ROUND_TRIP_S_FLOOR, "the first to publish does not decide for all"
 
 
 def test_what_an_honest_publisher_may_say_is_clipped_and_names_nobody() -> None:
@@ -88,6 +91,15 @@ def test_what_an_honest_publisher_may_say_is_clipped_and_names_nobody() -> None:
     found = believed((claim("buoy", 100.0), claim("other", 5.0, trip_s=6.0)), measured(buoy=20.0, other=5.0))
     assert [(one.messages_per_s, one.round_trip_s) for one in found.samples] == [(80.0, 0.01), (5.0, 0.5)]
     assert not found.untrue
+
+
+def test_where_only_the_loudest_were_measured_the_others_are_believed_as_much_as_comes_in() -> None:
+    claims = (claim("buoy", 100.0), claim("quiet", 2.0), claim("rival", 1e6))
+    found = believed(claims, measured(buoy=100.0), 200.0, complete=False)
+    assert {one.publisher: one.messages_per_s for one in found.samples} == {
+        "buoy~1": 100.0, "quiet~1": 2.0, "rival~1": 300.0,
+    }  # fmt: skip
+    assert {one.publisher for one in found.untrue} == {"rival~1"}
 
 
 def test_credit_is_spent_by_reporting_and_renewed_by_publishing() -> None:

@@ -6,7 +6,7 @@ from tidegate_agents.head.publishers.credibility import UNVERIFIED_S_MAX
 from tidegate_agents.load.metrics import AccountSample
 from tidegate_brokers.rabbit.management import Senders
 from tidegate_brokers.sensing.accounts import MEASURED_AGE_MAX_S, AccountWatch, account_samples
-from tidegate_brokers.sensing.exposition import ExpositionReader
+from tidegate_brokers.sensing.exposition import RECEIVED, ExpositionReader
 from tidegate_brokers.sensing.heads import HeadSampler
 from tidegate_protocol.decisions import Untruth
 from tidegate_protocol.messages import Capacity, PublisherReport, TopicCount
@@ -80,3 +80,19 @@ def test_a_sampler_believes_what_was_measured_and_names_who_lies() -> None:
     assert [one.publisher for one in found.publishers] == ["buoy~1"]
     assert [(one.account, one.reason) for one in found.untrue] == [("rival", Untruth.UNMEASURED)]
     assert found.accounts == (AccountSample("buoy", 30.0, 9_000.0, 0.0, 1, 30.0),)
+
+
+def test_where_rabbitmq_tells_no_rates_reports_are_believed() -> None:
+    watch = AccountWatch(lambda rows: None)  # type: ignore[arg-type,return-value]
+    sampler = HeadSampler("h", Capacity(), watch)
+    labels = 'channel="<0.1.0>",vhost="/",exchange="tidegate.publish"'
+    reader, found = ExpositionReader("/"), None
+    for second in range(int(UNVERIFIED_S_MAX) + 3):
+        watch.taken(Senders([{"user": "buoy"}], [{"user": "buoy"}]), float(second), WALL_S)
+        sampler.publishers.reported(report("buoy~1", 30, 10_000), float(second), "buoy")
+        text = f"# TYPE {RECEIVED} counter\n{RECEIVED}{{{labels}}} {30 * second}\n"
+        found = sampler.taken(reader.read(text), float(second), {}) or found
+    assert found is not None
+    assert found.broker.messages_in_per_s == 30.0
+    assert [one.messages_per_s for one in found.publishers] == [30.0]
+    assert not found.untrue

@@ -11,7 +11,8 @@ for single topics, so that reports are needed. But a client may report anything.
 - a topic on which its account may not publish is left out;
 - a round trip counts up to `ROUND_TRIP_FACTOR` times what is usual among the accounts that publish, each of which has
   one vote; up to `ROUND_TRIP_S_FLOOR` always, and never more than `ROUND_TRIP_S_CAP`;
-- while nothing was measured at all, as just after a start, only round trips are bounded.
+- while nothing was measured at all, as just after a start, only round trips are bounded; where only the accounts that
+  send most were measured, the others are believed as much as the head takes in from everybody.
 
 Pure. What is not believed is told as `UntrueReports`, one per publisher; but not where an honest publisher could have
 said it: what was measured is seconds old, bursts are shorter, and a RabbitMQ that is busy confirms late
@@ -94,9 +95,11 @@ def believed(
     published_per_s: float = 0.0,
     unverified: Collection[str] = (),
     may_publish: Callable[[str, str], bool] = lambda account, topic: True,
+    *,
+    complete: bool = True,
 ) -> Believed:
     """What counts of `claims`. `measured`: None while nothing was. `published_per_s`: by everybody, at this moment.
-    `unverified`: the accounts with credit left.
+    `unverified`: the accounts with credit left. `complete`: whether everybody who sends was measured.
     """
     found: dict[str, list[Claim]] = {}
     for claim in claims:
@@ -107,7 +110,8 @@ def believed(
     for account, said in found.items():
         samples = _allowed(account, said, may_publish, untrue)
         if measured is not None:
-            limits = _limits(_allowance(account, measured), published_per_s, account in unverified)
+            unheard = account in unverified or not complete
+            limits = _limits(_allowance(account, measured), published_per_s if unheard else None, complete)
             samples = _clipped(account, samples, limits, untrue)
         kept += [_near(account, sample, bound_s, untrue) for sample in samples]
     kept.sort(key=lambda sample: (sample.publisher, sample.topic))
@@ -141,17 +145,24 @@ def _allowance(account: str, measured: Mapping[str, AccountSample]) -> AccountSa
     )
 
 
-def _limits(measured: AccountSample, published_per_s: float, unverified: bool) -> tuple[float, float] | None:
-    """Messages and bytes per second that are believed at most; None: nothing is."""
+def _limits(measured: AccountSample, published_per_s: float | None, complete: bool) -> tuple[float, float] | None:
+    """Messages and bytes per second that are believed at most; None: nothing is.
+
+    `published_per_s`: what everybody publishes, for an account of which more may show; None for the others.
+    """
+    limits: tuple[float, float] | None = None
     if measured.published_per_s > 0.0:
-        return (
+        limits = (
             max(BURST_FACTOR * measured.published_per_s, CLAIM_FLOOR_PER_S),
             max(BURST_FACTOR * measured.bytes_per_s, CLAIM_FLOOR_BYTES_PER_S),
         )
-    if not unverified:
-        return None
+        if complete:
+            return limits
+    if published_per_s is None:
+        return limits
     messages = max(UNVERIFIED_FACTOR * published_per_s, CLAIM_FLOOR_PER_S)
-    return messages, messages * UNVERIFIED_BYTES_MAX
+    at_least = limits or (0.0, 0.0)
+    return max(messages, at_least[0]), max(messages * UNVERIFIED_BYTES_MAX, at_least[1])
 
 
 def _clipped(
@@ -186,11 +197,15 @@ def _clipped(
 
 def _round_trip_bound_s(claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample] | None) -> float:
     """Each account that is measured to publish has one vote, the middle of what its publishers say, or nothing if it is
-    silent; of two middles the smaller counts. While nothing was measured, every account that reports has one.
+    silent; of two middles the smaller counts. While nothing was measured, every account that reports has one. A single
+    vote counts where there is nobody else.
     """
     voters = {account for account in claims if measured is None or not account}
     if measured is not None:
-        voters |= {one.account for one in measured.values() if one.published_per_s > 0.0 and "." not in one.account}
+        people = [one for one in measured.values() if "." not in one.account]
+        voters |= {one.account for one in people if one.published_per_s > 0.0}
+        if len(voters) == 1 and len(people) > 1:
+            return ROUND_TRIP_S_FLOOR  # one account alone does not decide for those who are about to publish
     votes = []
     for account in voters:
         said = claims.get(account, ())
