@@ -115,8 +115,12 @@ class HeadSampler:
         capacity: Capacity,
         accounts: AccountWatch | None = None,
         may_publish: Callable[[str, str], bool] = lambda account, topic: True,
+        user: str = "",
     ) -> None:
-        """`accounts`: what RabbitMQ counts of each; without it reports are believed, but for their round trips."""
+        """`accounts`: what RabbitMQ counts of each; without it reports are believed, but for their round trips. `user`:
+        the head's own account, which clients may share.
+        """
+        self._user = user
         self._broker = broker
         self._capacity = capacity
         self._accounts = accounts
@@ -177,7 +181,9 @@ class HeadSampler:
         complete = accounts is None or accounts.complete
         claiming = sorted({claim.account for claim in claims})
         unverified = self._credit.left(moment_s, claiming, measured if complete else None)
-        return believed(claims, measured, published_per_s, unverified, self._may_publish, complete=complete)
+        return believed(
+            claims, measured, published_per_s, unverified, self._may_publish, complete=complete, shared=(self._user,)
+        )
 
     def _learn_sizes(self, answer: Exposition) -> None:
         if not answer.has(MESSAGE_BYTES):

@@ -124,7 +124,7 @@ def head_senses(
 ) -> Senses:
     """The senses of a head; its samples go to `post`."""
     accounts = AccountWatch(management.senders)
-    sampler = HeadSampler(config.name, config.capacity, accounts, _may_publish(config))
+    sampler = HeadSampler(config.name, config.capacity, accounts, _may_publish(config), config.url.credentials[0])
     sensed = Sensed()
 
     def taken(answer: Scrape) -> None:

@@ -97,15 +97,17 @@ def believed(
     may_publish: Callable[[str, str], bool] = lambda account, topic: True,
     *,
     complete: bool = True,
+    shared: Collection[str] = (),
 ) -> Believed:
     """What counts of `claims`. `measured`: None while nothing was. `published_per_s`: by everybody, at this moment.
     `unverified`: the accounts with credit left. `complete`: whether everybody who sends was measured.
+    `shared`: accounts that brokers and clients have in common, where nobody was given one of his own.
     """
     found: dict[str, list[Claim]] = {}
     for claim in claims:
         found.setdefault(claim.account, []).append(claim)
     untrue: dict[str, UntrueReports] = {}
-    bound_s = _round_trip_bound_s(found, measured)
+    bound_s = _round_trip_bound_s(found, measured, shared)
     kept: list[PublisherSample] = []
     for account, said in found.items():
         samples = _allowed(account, said, may_publish, untrue)
@@ -195,17 +197,18 @@ def _clipped(
     ]
 
 
-def _round_trip_bound_s(claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample] | None) -> float:
+def _round_trip_bound_s(
+    claims: Mapping[str, list[Claim]], measured: Mapping[str, AccountSample] | None, shared: Collection[str]
+) -> float:
     """Each account that is measured to publish has one vote, the middle of what its publishers say, or nothing if it is
     silent; of two middles the smaller counts. While nothing was measured, every account that reports has one. A single
-    vote counts where there is nobody else.
+    vote counts where everybody shares that account.
     """
     voters = {account for account in claims if measured is None or not account}
     if measured is not None:
-        people = [one for one in measured.values() if "." not in one.account]
-        voters |= {one.account for one in people if one.published_per_s > 0.0}
-        if len(voters) == 1 and len(people) > 1:
-            return ROUND_TRIP_S_FLOOR  # one account alone does not decide for those who are about to publish
+        voters |= {one.account for one in measured.values() if one.published_per_s > 0.0 and "." not in one.account}
+    if len(voters) == 1 and not voters <= {"", *shared}:
+        return ROUND_TRIP_S_FLOOR  # one account alone does not decide for those who are about to publish
     votes = []
     for account in voters:
         said = claims.get(account, ())
