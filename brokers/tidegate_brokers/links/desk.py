@@ -29,6 +29,7 @@ from tidegate_protocol.quarantine import (
 )
 
 from ..errors import BrokerError
+from ..rabbit.connection import lost_by_connection
 from ..rabbit.raw import RawMessage
 from ..settings.urls import ServerUrl
 from .quarantine import Held, looking
@@ -82,7 +83,9 @@ class Desk:
         try:
             async with asyncio.timeout(ANSWER_S_MAX), self._turn:
                 answer = await self._do(request)
-        except (BrokerError, AMQPError, OSError, TimeoutError, RuntimeError) as error:
+        except BaseException as error:
+            if not lost_by_connection(error) and not isinstance(error, AMQPError | BrokerError):
+                raise
             log.warning("cannot %s the quarantine: %r", request.verb, error)
             text = str(error) or type(error).__name__
             answer = Refusal(reason=RefusalReason.FAILED, message=text[:VALUE_LENGTH_MAX])

@@ -27,7 +27,7 @@ from tidegate_protocol.names import SEAL_EXCHANGE
 
 from ..errors import BrokerError
 from ..plane.sealing import declare_seal
-from ..rabbit.connection import close_quietly
+from ..rabbit.connection import close_quietly, lost_by_connection
 from ..rabbit.raw import RawChannel, RawMessage, closed_by, open_raw
 from ..settings.urls import ServerUrl
 
@@ -41,6 +41,10 @@ RETRY_S: Final = 60.0
 ANSWER_S_MAX: Final = 30.0
 PEERS_MAX: Final = 1_000
 _MAX_SIZE: Final = re.compile(r"max size (\d+)")
+
+
+class Unanswered(Exception):
+    """RabbitMQ refused the message, and not for its size."""
 
 
 async def measure(url: ServerUrl) -> Takes:
@@ -61,7 +65,7 @@ async def measure(url: ServerUrl) -> Takes:
         closed = closed_by(channel)
         found = _MAX_SIZE.search(closed.text)
         if found is None:
-            raise RuntimeError(closed.text)
+            raise Unanswered(closed.text)
         return Takes(message_bytes=int(found[1]), frame_bytes=frame_bytes)
     finally:
         await close_quietly(connection)
@@ -87,7 +91,9 @@ class Limits:
         while True:
             try:
                 self._own = await measure(self._url)
-            except (BrokerError, AMQPError, OSError, TimeoutError, RuntimeError) as error:
+            except BaseException as error:
+                if not lost_by_connection(error) and not isinstance(error, AMQPError | BrokerError | Unanswered):
+                    raise
                 log.debug("cannot find out what RabbitMQ takes; it is tried again: %r", error)
                 await asyncio.sleep(RETRY_S)
             else:

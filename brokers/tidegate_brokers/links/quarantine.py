@@ -27,7 +27,7 @@ from tidegate_protocol.amqp.content import DELIVERY_MODE, HEADERS
 from tidegate_protocol.names import QUARANTINE_QUEUE
 from tidegate_protocol.quarantine import SetAside, decode_entry, encode_entry
 
-from ..rabbit.connection import close_quietly
+from ..rabbit.connection import close_quietly, lost_by_connection
 from ..rabbit.management import Json
 from ..rabbit.raw import RawChannel, RawMessage, closed_by, open_raw, unseal
 from ..settings.urls import ServerUrl
@@ -122,7 +122,9 @@ class Keeper:
                 outcome = self._outcome = loop.create_future()
                 await channel.publish("", encode(entry, message))
                 await asyncio.wait({outcome, channel.closing}, return_when=asyncio.FIRST_COMPLETED)
-        except (AMQPError, OSError, TimeoutError, RuntimeError) as error:
+        except BaseException as error:
+            if not lost_by_connection(error) and not isinstance(error, AMQPError):
+                raise
             raise NotKept(repr(error)) from error
         if not outcome.done():
             raise NotKept(closed_by(channel).text)

@@ -33,7 +33,7 @@ from tidegate_protocol.names import link_probe_key, link_queue
 from tidegate_protocol.quarantine import SetAside
 
 from ..errors import BrokerError
-from ..rabbit.connection import close_quietly
+from ..rabbit.connection import close_quietly, lost_by_connection
 from ..rabbit.raw import LOST, Closed, RawChannel, RawMessage, closed_by, open_raw, unseal
 from ..settings.urls import ServerUrl
 from .quarantine import Keeper, NotKept
@@ -85,7 +85,7 @@ class Carried:
     text: str = ""
 
 
-class _Ended(Exception):
+class Ended(Exception):
     """A relay can't go on."""
 
     def __init__(self, outcome: RelayOutcome, text: str = "") -> None:
@@ -115,11 +115,15 @@ class Far:
         return None if self._channel is None or not self._channel.is_closed else closed_by(self._channel)
 
     async def open(self) -> None:
-        """Have a channel; raises an error of `errors.py`, or what aiormq raises."""
+        """Have a channel; raises an error of `errors.py`, `Ended`, or what aiormq raises."""
         if self._connection is None or self._connection.is_closed:
             self._connection = await open_raw(self._url, "careful link")
         self._channel = RawChannel(self._connection, self._confirm)
-        await self._channel.open()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._channel.open()
+        except TimeoutError:
+            raise Ended(RelayOutcome.STANDS_STILL) from None
         self._channel.closing.add_done_callback(lambda _: self.changed.set())
 
     async def close(self) -> None:
@@ -210,11 +214,13 @@ class Relay:
             self.result.outcome = RelayOutcome.PASSED
         except TimeoutError:
             self.result.outcome = RelayOutcome.PASSED
-        except _Ended as end:
+        except Ended as end:
             self.result.outcome, self.result.text = end.outcome, end.text
         except BrokerError as error:
             self.result.outcome, self.result.text = RelayOutcome.UNREACHABLE, str(error)
-        except (AMQPError, NotKept, OSError, RuntimeError) as error:
+        except BaseException as error:
+            if not lost_by_connection(error) and not isinstance(error, AMQPError | NotKept):
+                raise
             self.result.outcome, self.result.text = RelayOutcome.LOST, repr(error)
         finally:
             # Closing the consumer's connection puts back what is in hand, where it was.
@@ -250,14 +256,14 @@ class Relay:
         while self.result.set_aside < SET_ASIDE_MAX:
             now = loop.time()
             if source.is_closed:
-                raise _Ended(RelayOutcome.LOST, "the link queue")
+                raise Ended(RelayOutcome.LOST, "the link queue")
             over = now - self._quiet_since_s > CALM_S and not self._careful
             if over and not far.flying:
                 return
             if not over:  # else what is under way is waited for, so that the shovel does not send it again
                 await self._send(source, far, keeper, known)
             if not await far.wait(1.0) and far.flying and loop.time() - answered_s > PATIENCE_S:
-                raise _Ended(RelayOutcome.STANDS_STILL)
+                raise Ended(RelayOutcome.STANDS_STILL)
             if not far.flying or far.confirmed:
                 answered_s = loop.time()
             await self._settle(source, far)
@@ -304,14 +310,14 @@ class Relay:
         if closed.code == LOST:
             self._reopened += 1
             if self._reopened > REOPENED_MAX:
-                raise _Ended(RelayOutcome.LOST, closed.text)
-        if len(left) == 1 and self._careful:
+                raise Ended(RelayOutcome.LOST, closed.text)
+        if len(left) == 1:
             refused = refusal(closed)
             if refused is None and closed.code != LOST:
-                raise _Ended(RelayOutcome.LINK_REFUSED, closed.text)
+                raise Ended(RelayOutcome.LINK_REFUSED, closed.text)
             if refused is not None:
                 if not await far.takes_anything():
-                    raise _Ended(RelayOutcome.LINK_REFUSED, closed.text)
+                    raise Ended(RelayOutcome.LINK_REFUSED, closed.text)
                 known.learn(refused)
                 await self._set_aside(source, keeper, left[0], refused)
                 return
@@ -347,6 +353,8 @@ async def deliver_one(way: Way, message: RawMessage) -> Refused | None:
             return None
         closed = far.closed or Closed(LOST, "it has no room")
         return refusal(closed) or Refused(SetAsideReason.CONTENT, closed.text)
+    except Ended as end:
+        raise TimeoutError(end.text) from None
     except ChannelClosed as error:
         return Refused(SetAsideReason.CONTENT, str(error))
     finally:
