@@ -159,7 +159,7 @@ async def test_processes_and_nodes_come_back_where_they_were(directory: Path) ->
         await goes_through(cluster)
 
         for name, broker in cluster.brokers.items():
-            await cluster.node(name).kill()
+            await cluster.node(name).stop()
             assert listening(broker.url, broker.management_url) == []
             await cluster.node(name).start()
         assert urls_of(cluster) == before
