@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -46,17 +48,24 @@ def bodies(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-_TIMED = "broker string, stream string, task int, began_s double, ended_s double"
+_MET = "broker string, stream string, task int, met int"
+MEETING_S = 60.0
 
 
-def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
-    """When a task began and ended to read its stream, with a pause that others can use."""
-    began_s = time.time()
-    for batch in batches:
-        time.sleep(1.0)
-        first = batch.iloc[:1].copy()
-        first["began_s"], first["ended_s"] = began_s, time.time()
-        yield first
+def _meeting(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Has a task that reads its stream wait for another one to begin; how many have begun by then."""
+
+    def meet(batches: Iterator[Any]) -> Iterator[Any]:
+        Path(folder, uuid.uuid4().hex).touch()
+        end_s = time.monotonic() + MEETING_S
+        while len(os.listdir(folder)) < 2 and time.monotonic() < end_s:
+            time.sleep(0.05)
+        for batch in batches:
+            first = batch.iloc[:1].copy()
+            first["met"] = len(os.listdir(folder))
+            yield first
+
+    return meet
 
 
 class Files:
@@ -160,15 +169,17 @@ async def test_two_brokers_with_streams_of_the_same_names(
     assert await off_loop(files.read) == truth
 
     # Each of the four streams is a task of its own, and tasks run beside each other.
-    def read_apart() -> dict[int, tuple[str, str, float, float]]:
+    (tmp_path / "begun").mkdir()
+
+    def read_apart() -> dict[int, tuple[str, str, int]]:
         frame = spark.read.format(FORMAT).options(urls=urls, streams="left,right").load()
-        timed = frame.select("broker", "stream", spark_partition_id().alias("task")).mapInPandas(_slowly, _TIMED)
-        return {row.task: (row.broker, row.stream, row.began_s, row.ended_s) for row in timed.collect()}
+        told = frame.select("broker", "stream", spark_partition_id().alias("task"))
+        rows = told.mapInPandas(_meeting(str(tmp_path / "begun")), _MET).collect()
+        return {row.task: (row.broker, row.stream, row.met) for row in rows}
 
     tasks = await off_loop(read_apart)
     assert sorted(told[:2] for told in tasks.values()) == sorted(truth)
-    spans = sorted(told[2:] for told in tasks.values())
-    assert spans[1][0] < spans[0][1], f"the second begins before the first has ended: {spans}"
+    assert all(met >= 2 for _, _, met in tasks.values()), f"the first one has ended before another began: {tasks}"
 
 
 async def test_a_stream_that_is_added_meanwhile(
