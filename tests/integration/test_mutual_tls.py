@@ -81,7 +81,8 @@ async def mutual(
     options |= dict(line.split(" = ") for line in MUTUAL)
     plugins = ("rabbitmq_auth_mechanism_ssl",)
     async with one_node(backend, directory / "container", options, certificates, plugins) as node:
-        (directory / "layout.toml").write_text(LAYOUT.format(host="localhost", port=ports["amqps"], management=ports["https"]))
+        places = {"host": "localhost", "port": ports["amqps"], "management": ports["https"]}
+        (directory / "layout.toml").write_text(LAYOUT.format(**places))
         found = Mutual(directory, node, ports)
         found.access.write()
         async with httpx.AsyncClient(base_url=management_url(node), timeout=60, trust_env=False) as http:

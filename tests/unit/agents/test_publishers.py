@@ -10,6 +10,7 @@ from tests.support.agents_driver import Driver, replies, sent, subscription
 from tests.support.parts_driver import PartsDriver, messages
 from tidegate_agents.config import BalancingConfig
 from tidegate_agents.head.publishers import paths, streams as publishers
+from tidegate_agents.head.publishers.credibility import ROUND_TRIP_S_FLOOR
 from tidegate_agents.load.metrics import PublisherSample
 from tidegate_agents.policy.placement import ExpectedLoad
 from tidegate_protocol.balancing.paths import PatternPath, PatternPaths, PublishedTopics, TopicPath
@@ -116,8 +117,8 @@ def test_edges_are_told_the_worst_path_and_the_sides_once() -> None:
     driver.context.ledger.found("e1", subscription(pattern="a.*"))
     driver.context.ledger.found("e1", subscription(number=1, pattern="nothing"))
     driver.hello("p~1", "a.1", round_trip_s=0.2)
-    driver.hello("q~1", "a.2", round_trip_s=0.6)
-    assert told(driver, "e1") == {"a.*": PatternPath(pattern="a.*", path_us=300_000, local=True)}
+    driver.hello("q~1", "a.2", round_trip_s=0.4)
+    assert told(driver, "e1") == {"a.*": PatternPath(pattern="a.*", path_us=200_000, local=True)}
     assert told(driver, "e1") == {}
     driver.sample(round_trips={"n": 0.4})
     driver.tell(PublishedTopics(head="n", topics=(TopicPath(topic="a.3", path_us=500_000),)))
@@ -141,7 +142,7 @@ def test_only_those_who_publish_make_the_way_longer() -> None:
         return driver.parts.paths.path_of("a").path_us
 
     driver.hello("far~1", "a", round_trip_s=10.0**6)
-    assert path_us() == publishers.ROUND_TRIP_S_MAX / 2 * 1e6, "nobody else is there: better than nothing"
+    assert path_us() == ROUND_TRIP_S_FLOOR / 2 * 1e6, "nobody else is there: better than nothing, but hardly believed"
     driver.hello("young~1", "a")
     driver.hello("good~1", "a", round_trip_s=0.2)
     assert path_us() == 100_000, "the nearest who has said how far it is"
@@ -215,10 +216,10 @@ def test_too_many_topics_are_covered_by_one_path(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(paths, "TOPICS_PER_REPORT_MAX", 2)
     driver = PartsDriver("m")
     for number in range(4):
-        driver.hello(f"p{number}~1", f"t.{number}", round_trip_s=0.2 * (number + 1))
+        driver.hello(f"p{number}~1", f"t.{number}", round_trip_s=0.1 * (number + 1))
     (message,) = messages(driver.tick(), PublishedTopics)
     assert {path.topic for path in message.topics} == {"t.0", "t.1"}
-    assert message.other_path_us == 400_000
+    assert message.other_path_us == 200_000
     # Whoever is told so takes it for every pattern, and passes it on.
     other = PartsDriver("h", "n", head="m")
     other.edge("e1")
@@ -226,10 +227,10 @@ def test_too_many_topics_are_covered_by_one_path(monkeypatch: pytest.MonkeyPatch
     other.tell(message)
     actions = other.tick()
     (paths_told,) = messages(actions, PatternPaths)
-    assert paths_told.paths == (PatternPath(pattern="t.3", path_us=400_000, remote=True),)
+    assert paths_told.paths == (PatternPath(pattern="t.3", path_us=200_000, remote=True),)
     (passed_on,) = [m.message for m in sent(actions, PublishedTopics, "n")]
     assert isinstance(passed_on, PublishedTopics)
-    assert passed_on.other_path_us == 400_000
+    assert passed_on.other_path_us == 200_000
 
 
 def test_keys_that_are_no_topics_have_a_rate_but_no_path_and_markers_have_neither() -> None:

@@ -38,6 +38,7 @@ from ...machine import HeadSampled, ReplyAddress
 from ...policy.bundles import PublisherLoad
 from ...policy.placement import ExpectedLoad
 from ..context import HeadContext
+from .credibility import ROUND_TRIP_S_FLOOR
 from .paths import HERE, Delay, Paths
 
 STREAMS_MAX: Final = 100_000
@@ -159,7 +160,9 @@ class Publishers:
             known.streams[topic].declared = False
             if not known.streams[topic].measured:
                 self._end(message.publisher, topic)
-        self._follow(known, message.round_trip_us / 1e6)
+        if known.delay.smoothed_s is None:
+            # A guess until it has reported, which is judged (`credibility`): so a hello is not believed to be far away.
+            self._follow(known, min(message.round_trip_us / 1e6, ROUND_TRIP_S_FLOOR))
 
     def gone(self, publisher: str) -> None:
         """It said goodbye, moved to another head, or has not been heard of for long enough."""
