@@ -25,8 +25,8 @@ demo-analytics: setup ## the same seen by Spark: a cluster, a burst, streaming j
 up: setup ## start a cluster and keep it running until Ctrl-C
 	@$(BIN)/tidegate up --compact $(ARGS)
 
-# Most tests wait for brokers: twice as many files at a time as there are processors keep them busy.
-test: JOBS ?= $(shell expr 2 '*' $(PROCESSORS))
+# Many tests wait for brokers: one file more at a time than there are processors keeps those busy.
+test: JOBS ?= $(shell expr 1 + $(PROCESSORS))
 test: setup ## run all tests (ARGS="-k topics" for some, JOBS=0 for one at a time)
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
