@@ -3,7 +3,7 @@ these no queue took. From the management API, because Prometheus' metrics name n
 
 Invariants:
 
-- two requests per `ACCOUNTS_EVERY_S`, or less often where they take long (`PERIOD_FACTOR`), and at most `ROWS_MAX` rows
+- two requests per `ACCOUNTS_EVERY_S`, or up to `ACCOUNTS_SELDOM_S` where they take long, and at most `ROWS_MAX` rows
   each, those with the highest rates first: what is cut off sends less than what is not;
 - rates are RabbitMQ's own, over its last two samples. A connection that is younger has none yet: its bytes count from
   its beginning;
@@ -37,7 +37,9 @@ YOUNG_S: Final = 10.0
 """A connection has no rate before the second sample of RabbitMQ."""
 
 PERIOD_FACTOR: Final = 20.0
-"""The next question waits at least so many times as long as the last one took."""
+"""The next question waits so many times as long as the last one took, …"""
+ACCOUNTS_SELDOM_S: Final = 15.0
+"""… but no longer than this: one slow answer must not blind a head to a flood."""
 
 Ask = Callable[[int], Awaitable[Senders]]
 """The connections and the channels that send most, so many at most."""
@@ -69,7 +71,8 @@ class AccountWatch:
             else:
                 self._problem = None
                 self.taken(found, loop.time(), time.time())
-            await asyncio.sleep(max(ACCOUNTS_EVERY_S, PERIOD_FACTOR * (loop.time() - began_s)))
+            took_s = loop.time() - began_s
+            await asyncio.sleep(min(max(ACCOUNTS_EVERY_S, PERIOD_FACTOR * took_s), ACCOUNTS_SELDOM_S))
 
     def taken(self, found: Senders, now_s: float, wall_s: float) -> None:
         """Take over what RabbitMQ has answered."""
