@@ -164,7 +164,8 @@ class Management:
 
         The lists of one virtual host know no pages, so that those of all are asked for. Statistics are seconds old.
         """
-        mine, found, total = unquote(self._vhost), {}, 0
+        mine, total = unquote(self._vhost), 0
+        found: dict[str, list[Json]] = {}
         for what, columns in SENDER_COLUMNS.items():
             query = f"page=1&page_size={rows}&sort={SENDER_ORDER[what]}&sort_reverse=true"
             answer = self._object(await self._get(f"{what}?{query}&columns={columns}"))
