@@ -7,6 +7,7 @@ would hide that it is not.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 # How long one example takes depends on what else the machine has to do.
 settings.register_profile("tidegate", deadline=None)
 settings.load_profile("tidegate")
+
+# A shell without job control has what it runs in the background ignore Ctrl-C, and children would do so, too: tests of
+# what an interruption leaves behind would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 STRICT = os.environ.get("CI", "").lower() == "true"
