@@ -22,8 +22,6 @@ class DropReason(StrEnum):
     """Its queue expired because nobody came for it, or somebody deleted it; counted by its last depth."""
     QUEUE_DELETED = "queue-deleted"
     """Its queue was deleted as its head ordered: its subscription ended, or had moved and was served elsewhere."""
-    UNREAD = "unread"
-    """The stream of drops lost it before it was counted: more was dropped than could be read, or kept."""
 
 
 @dataclass(frozen=True, slots=True)

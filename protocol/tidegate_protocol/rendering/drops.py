@@ -16,7 +16,6 @@ DROPPED: Final[Mapping[DropReason, str]] = {
     DropReason.REJECTED: "its subscriber refused them",
     DropReason.QUEUE_GONE: "its queue expired, or was deleted by somebody",
     DropReason.QUEUE_DELETED: "its queue was deleted by order",
-    DropReason.UNREAD: "more was dropped than could be read or kept",
 }
 REPLAYS: Final[Mapping[ReplayOutcome, str]] = {
     ReplayOutcome.DONE: "all that was kept",
