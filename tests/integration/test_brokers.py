@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import aio_pika
 import pytest
 import pytest_asyncio
 from aiormq.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity
 
 from tests.support.brokers import Brokers, Process, RawClient, bodies, start_all
 from tests.support.hostile import ACCEPTED, LEVELS, copied_to, header, nested, send, with_headers
@@ -296,12 +298,16 @@ async def delivers_again(brokers: Brokers, reply: SubscribeReply) -> None:
     """All are ready and a publication comes through. It is repeated: a RabbitMQ that is being set up drops some."""
     for name, process in brokers.processes.items():
         await eventually(process.is_ready, f"{name} is ready again:\n{process.words()}", 120)
-    async with brokers.client("head") as client, brokers.client(reply.edge) as edge:
-        queue = await edge.channel.get_queue(reply.queue)
+    async with brokers.client("head") as client:
 
         async def arrives() -> bool:
             await client.publish("quake.alert", "again")
-            return await queue.get(fail=False, no_ack=True) is not None
+            # A process may have been asked before it has noticed that the queue is missing.
+            with suppress(ChannelNotFoundEntity):
+                async with brokers.client(reply.edge) as edge:
+                    queue = await edge.channel.get_queue(reply.queue)
+                    return await queue.get(fail=False, no_ack=True) is not None
+            return False
 
         await eventually(arrives, "messages flow again", 120)
         assert await subscribe(client, "siren", "quake.*") == reply
