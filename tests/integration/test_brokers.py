@@ -14,7 +14,6 @@ import aio_pika
 import pytest
 import pytest_asyncio
 from aiormq.abc import AbstractChannel
-from aiormq.exceptions import ChannelNotFoundEntity
 
 from tests.support.brokers import Brokers, Process, RawClient, bodies, start_all
 from tests.support.hostile import ACCEPTED, LEVELS, copied_to, header, nested, send, with_headers
@@ -302,11 +301,9 @@ async def delivers_again(brokers: Brokers, reply: SubscribeReply) -> None:
 
         async def arrives() -> bool:
             await client.publish("quake.alert", "again")
-            # A process may have been asked before it has noticed that the queue is missing.
-            with suppress(ChannelNotFoundEntity):
+            with suppress(aio_pika.exceptions.ChannelNotFoundEntity):  # its process may not have noticed yet
                 async with brokers.client(reply.edge) as edge:
-                    queue = await edge.channel.get_queue(reply.queue)
-                    return await queue.get(fail=False, no_ack=True) is not None
+                    return await (await edge.channel.get_queue(reply.queue)).get(fail=False, no_ack=True) is not None
             return False
 
         await eventually(arrives, "messages flow again", 120)
